@@ -1,0 +1,214 @@
+"""From a data set's name to batches: index, decoded cache, augmentation, leave-one-domain-out loaders.
+
+An image is decoded once into `data/cache` (uint8, memory-mapped) and from then on read from there.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import v2
+from tqdm.auto import tqdm
+
+from cirl import paths, tiny
+from cirl.config import Run
+from cirl.errors import UserError, refuse
+
+EXTENSIONS = {".jpg", ".jpeg", ".png"}
+SPLIT_SEED = 0  # the split belongs to the data set, not to the run
+VALIDATION = 0.1
+
+
+def index(dataset: str) -> pd.DataFrame:
+    """One row per image: path, label, domain, split (train or val). `attrs` holds the class names."""
+    if dataset == "tiny":
+        table = tiny.table()
+        table.attrs["classes"] = [str(digit) for digit in range(10)]
+        return table
+    return index_folder(root(dataset))
+
+
+def root(dataset: str) -> Path:
+    """The folder of a data set's files."""
+    if dataset.startswith("folder:"):
+        return Path(dataset.removeprefix("folder:")).expanduser()
+    folder = paths.RAW / dataset
+    if not folder.is_dir():
+        raise UserError(f"dataset={dataset!r}: its images are expected in {folder}, and there is no such folder.")
+    return folder
+
+
+def index_folder(folder: Path) -> pd.DataFrame:
+    """The index of `folder/<domain>/<class>/*`, with a seeded split of each class of each domain."""
+    files = sorted(p for p in folder.glob("*/*/*") if p.suffix.lower() in EXTENSIONS and not p.name.startswith("."))
+    rows = [(str(p.relative_to(folder)), p.parent.name, p.parent.parent.name) for p in files]
+    table = pd.DataFrame(rows, columns=["path", "class", "domain"])
+    classes = sorted({p.name for p in folder.glob("*/*") if p.is_dir() and not p.name.startswith(".")})
+    domains = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    counts = table.groupby(["domain", "class"]).size()
+    for domain in domains:
+        for name in classes:
+            if counts.get((domain, name), 0) < 2:
+                raise UserError(f"{folder / domain / name} needs two images at least ({', '.join(sorted(EXTENSIONS))}).")
+    table["label"] = table.pop("class").map({name: i for i, name in enumerate(classes)})
+    table["split"] = seeded_split(table, VALIDATION)
+    table.attrs["classes"] = classes
+    return table
+
+
+def seeded_split(table: pd.DataFrame, share: float) -> pd.Series:
+    """`train` or `val` for each row: of each class of each domain the same share, one image at least, is `val`."""
+    rng = np.random.default_rng(SPLIT_SEED)
+    split = pd.Series("train", index=table.index)
+    for _, group in table.groupby(["domain", "label"]):
+        split[rng.choice(group.index, max(1, round(share * len(group))), replace=False)] = "val"
+    return split
+
+
+def pixels(dataset: str, table: pd.DataFrame, size: int) -> np.ndarray:
+    """All images of the index, (n, size, size, 3) uint8, memory-mapped; decoded on the first call."""
+    key = _digest(dataset, table, size)
+    name = dataset if dataset.isidentifier() else "folder"
+    file = paths.CACHE / f"{name}-{size}-{key}.npy"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            _decode_all(dataset, table, size, unfinished)
+            os.replace(unfinished, file)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    return np.load(file, mmap_mode="r")
+
+
+def content_digest(images: np.ndarray) -> str:
+    """A digest of the pixels themselves, the same on every machine."""
+    digest = hashlib.sha256()
+    for start in range(0, len(images), 256):
+        digest.update(np.ascontiguousarray(images[start : start + 256]))
+    return digest.hexdigest()[:16]
+
+
+def _digest(dataset, table, size):
+    """Changes when a file does: names, sizes and times of the files, or the rendering code of `tiny`."""
+    if dataset == "tiny":
+        what = Path(tiny.__file__).read_bytes()
+    else:
+        folder = root(dataset)
+        stats = [(path, (folder / path).stat()) for path in table["path"]]
+        what = json.dumps([str(folder.resolve()), [(p, s.st_size, s.st_mtime_ns) for p, s in stats]]).encode()
+    return hashlib.sha256(what + str(size).encode()).hexdigest()[:16]
+
+
+def _decode_all(dataset, table, size, file):
+    images = np.lib.format.open_memmap(file, "w+", np.uint8, (len(table), size, size, 3))
+    rows = table.itertuples(index=False)
+    for i, row in enumerate(tqdm(rows, f"decoding {dataset}", len(table), leave=False, disable=None)):
+        if dataset == "tiny":
+            images[i] = _resized(Image.fromarray(tiny.render(row.shape, row.style)), size)
+        else:
+            images[i] = _decode(root(dataset) / row.path, size)
+    images.flush()
+
+
+def _decode(path, size):
+    try:
+        with Image.open(path) as image:
+            return _resized(image.convert("RGB"), size)
+    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} cannot be read as an image ({error}); remove or replace it.") from None
+
+
+def _resized(image, size):
+    return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR) if image.size != (size, size) else image)
+
+
+def augmentation(size: int) -> v2.Transform:
+    """PACS, Office-Home, mini-DomainNet and folders: random resized crop, flip, colour jitter."""
+    crop = v2.RandomResizedCrop(size, scale=(0.8, 1.0), antialias=True)
+    return v2.Compose([crop, v2.RandomHorizontalFlip(), v2.ColorJitter(0.4, 0.4, 0.4, 0.4)])
+
+
+class ImageTable(Dataset):
+    """Rows of the index as whole batches: `table[seed, rows]` is x (uint8, BCHW), y, d.
+
+    The seed makes a batch's augmentation a function of (run, epoch, batch), whichever worker does it."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray, domains: np.ndarray, transform: v2.Transform | None):
+        self.images, self.labels, self.domains, self.transform = images, labels, domains, transform
+
+    def __getitem__(self, batch: tuple[int, np.ndarray]) -> tuple[Tensor, Tensor, Tensor]:
+        seed, rows = batch
+        x = torch.from_numpy(self.images[rows]).permute(0, 3, 1, 2)
+        if self.transform:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                x = torch.stack([self.transform(image) for image in x])
+        return x, torch.from_numpy(self.labels[rows]), torch.from_numpy(self.domains[rows])
+
+
+@dataclass(frozen=True)
+class Loaders:
+    """Leave one domain out: the sources' train and val parts, and the whole target."""
+
+    run: Run
+    table: ImageTable
+    parts: dict[str, np.ndarray]  # train, source_val, target -> rows
+    classes: list[str]
+    device: torch.device
+    workers: int
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch: each image of the sources is once an image of the batch."""
+        return len(self.parts["train"]) // self.run.batch_size
+
+    def train(self, epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The batches of an epoch, a function of (seed, epoch) alone."""
+        rng = np.random.default_rng((self.run.seed, epoch))
+        originals = self.run.choices.originals
+        rows = np.concatenate([rng.permutation(self.parts["train"]) for _ in range(originals)])
+        size = originals * self.run.batch_size
+        batches = [rows[i * size : (i + 1) * size] for i in range(self.steps)]
+        return self._iterate(self.table, batches, rng.integers(2**62, size=self.steps))
+
+    def evaluation(self, part: str, size: int = 128) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The images of a part, each once, not augmented, in a fixed order in which the domains are mixed."""
+        rows = np.random.default_rng(0).permutation(self.parts[part])
+        plain = ImageTable(self.table.images, self.table.labels, self.table.domains, transform=None)
+        batches = [rows[i : i + size] for i in range(0, len(rows), size)]
+        return self._iterate(plain, batches, np.zeros(len(batches), int))
+
+    def _iterate(self, table, batches, seeds):
+        sampler = list(zip(seeds.tolist(), batches, strict=True))
+        pinned = self.device.type == "cuda"
+        for x, y, d in DataLoader(table, None, sampler=sampler, num_workers=self.workers, pin_memory=pinned):
+            x, y, d = (tensor.to(self.device, non_blocking=True) for tensor in (x, y, d))
+            yield x.float().div_(255), y, d
+
+
+def loaders(run: Run, device: torch.device | str = "cpu", workers: int = 0) -> Loaders:
+    """Index, cache and loaders of a run."""
+    table = index(run.dataset)
+    images = pixels(run.dataset, table, run.image_size)
+    domain = table["domain"].map({name: i for i, name in enumerate(run.settings.domains)}).to_numpy(np.int64)
+    source = (table["domain"] != run.target).to_numpy()
+    parts = {
+        "train": np.flatnonzero(source & (table["split"] == "train")),
+        "source_val": np.flatnonzero(source & (table["split"] == "val")),
+        "target": np.flatnonzero(~source),
+    }
+    if run.batch_size > len(parts["train"]):
+        raise refuse("batch_size", run.batch_size, f"at most the {len(parts['train'])} training images of the sources")
+    transform = augmentation(run.image_size) if run.settings.augment else None
+    images = ImageTable(images, table["label"].to_numpy(np.int64), domain, transform)
+    return Loaders(run, images, parts, table.attrs["classes"], torch.device(device), workers)

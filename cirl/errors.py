@@ -1,0 +1,16 @@
+"""The one exception for a user's mistake: a sentence, and in a notebook no traceback."""
+
+
+class UserError(ValueError):
+    """Something that the user can put right; its message says what, and what is allowed."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+def refuse(field: str, value: object, allowed: object) -> UserError:
+    """The usual sentence: the field, its value and what is allowed."""
+    if isinstance(allowed, (list, tuple, set, frozenset, dict)):
+        allowed = ", ".join(str(a) for a in allowed)
+    return UserError(f"{field}={value!r} is not possible; allowed: {allowed}.")

@@ -1,0 +1,74 @@
+r"""The k-hot mask of the adversarial mask module (supplement, Eq. 16).
+
+    code          paper
+    log_z         log of the masker's probability vector z, (B, N); any logits do, a softmax is shift invariant
+    k             number of draws, floor(kappa N)
+    temperature   the tau of Eq. 16, 0.5 (the paper uses the letter twice)
+"""
+
+import torch
+from torch import Tensor
+
+CHUNK = 2**18  # elements of noise at a time, so that the working set stays in the cache
+
+
+def gumbel_mask(log_z: Tensor, k: int, temperature: float = 0.5) -> Tensor:
+    r"""Eq. (16): m_j = max over k independent draws l of softmax_j((log z + xi^l) / T), xi Gumbel noise.
+
+    (B, N) in [0, 1]. Drawn chunk by chunk and differentiated by hand, so that memory does not grow with k."""
+    return _GumbelMask.apply(log_z, k, temperature)
+
+
+def recursive_mask(log_z: Tensor, k: int, temperature: float = 0.5) -> Tensor:
+    """What the authors' code draws (ledger, row 2): each draw is fed the previous one as its logits.
+
+    After one draw the masker is forgotten, so this is a random soft dropout."""
+    m, p = torch.zeros_like(log_z), log_z
+    for _ in range(k):
+        E = torch.rand_like(p).log_().neg_().clamp_min_(torch.finfo(p.dtype).tiny)
+        p = torch.softmax((p - E.log_()) / temperature, 1)
+        m = torch.maximum(m, p)
+    return m
+
+
+DRAWS = {"independent": gumbel_mask, "recursive": recursive_mask}
+
+
+class _GumbelMask(torch.autograd.Function):
+    r"""dm_j / dlog z_i = m_j (delta_ij - p_i) / T, with p the draw that won dimension j.
+
+    The backward pass draws the same noise again from its seed instead of keeping k softmaxes."""
+
+    @staticmethod
+    def forward(ctx, log_z, k, temperature):
+        z = torch.softmax(log_z, 1)
+        ctx.noise = k, temperature, int(torch.randint(2**62, ()))
+        m = torch.zeros_like(z)
+        for p in _draws(z, *ctx.noise):
+            m = torch.maximum(m, p.amax(0))
+        ctx.save_for_backward(z, m)
+        return m
+
+    @staticmethod
+    def backward(ctx, grad):
+        z, m = ctx.saved_tensors
+        pull = grad * m  # (B, N)
+        push = torch.zeros_like(z)
+        for p in _draws(z, *ctx.noise):
+            won = torch.where(p == m, pull, 0).sum(2, keepdim=True)  # by each draw, (draws, B, 1)
+            push += p.mul_(won).sum(0)
+        return (pull - push) / ctx.noise[1], None, None
+
+
+def _draws(z, k, temperature, seed):
+    """k Gumbel-softmax draws, a chunk (draws, B, N) at a time.
+
+    exp((log z + xi) / T) is (z / E)^(1/T) with E = -log(uniform), an exponential variable."""
+    generator = torch.Generator(z.device).manual_seed(seed)
+    step = max(1, CHUNK // z.numel())
+    for first in range(0, k, step):
+        shape = (min(step, k - first), *z.shape)
+        E = torch.rand(shape, generator=generator, dtype=z.dtype, device=z.device).log_().neg_()
+        p = torch.div(z, E.clamp_min_(torch.finfo(z.dtype).tiny), out=E)
+        p.div_(p.amax(2, keepdim=True)).pow_(1 / temperature)
+        yield p.div_(p.sum(2, keepdim=True))

@@ -1,0 +1,96 @@
+"""CIRL: causal intervention, causal factorization and adversarial mask (Lv et al., CVPR 2022).
+
+One forward and one backward of the encoder per step: the masker's step uses the same representations, detached.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from cirl import fourier, losses
+from cirl.config import Run
+from cirl.methods.base import Method, floats
+from cirl.model import Masker
+
+
+class CIRL(Method):
+    """Generator and classifiers minimise L_sup + L_inf + tau L_Fac, the masker L_sup - L_inf (Eq. 14).
+
+    Table 5: without `cint` there are no mixed images and C is that of r_o with itself, less its diagonal; without
+    `cfac` only the diagonal of C counts; without `advm` there is no mask, and Eq. 11 takes the place of Eq. 13."""
+
+    def __init__(self, run: Run, classes: int):
+        super().__init__(run, classes)
+        self.C = None  # of the last step, for those who want to look
+
+    def make_optimizers(self) -> list[torch.optim.Optimizer]:
+        run, recipe = self.run, self.recipe
+        rate, decays = recipe.head_lr, recipe.decay == "all"
+        parts = [(self.encoder, 1.0, True), (self.h1, rate, True)]
+        if not run.advm:
+            return [self.sgd(*parts)]
+        self.h2 = nn.Linear(run.dim, self.h1.out_features)
+        self.masker = Masker(run.dim, run.k, recipe.draws, recipe.logits)
+        return [self.sgd(*parts, (self.h2, rate, decays)), self.sgd((self.masker, rate, decays))]
+
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+        r_o, r_a = self.represent(x, d)
+        L_fac = self.factorization(r_o, r_a)
+        tau = self.run.tau * ramp(epoch, self.epochs_of(self.recipe.ramp))
+        if not self.run.advm:
+            L_cls = self.weight(1) * losses.classification_loss(self.h1(r_o), self.h1(r_a), y)
+            loss = L_cls + tau * L_fac
+            self.step(self.optimizers[0], loss, epoch)
+            return floats(loss=loss, L_cls=L_cls, L_fac=L_fac, diagonal=losses.invariance(self.C))
+        m_o, m_a = self.masker(torch.cat([r_o, r_a]).detach()).chunk(2)
+        if epoch < self.epochs_of(self.recipe.warmup):  # both branches see everything (ledger, row 7)
+            L_sup, L_inf = (self.weight(2) * losses.classification_loss(h(r_o), h(r_a), y) for h in (self.h1, self.h2))
+        else:
+            L_sup, L_inf = self.masked(r_o, r_a, m_o.detach(), m_a.detach(), y)
+        loss, _ = losses.objectives(L_sup, L_inf, L_fac, tau)
+        self.step(self.optimizers[0], loss, epoch)
+        if epoch >= self.epochs_of(self.recipe.warmup):
+            _, adversary = losses.objectives(*self.masked(r_o.detach(), r_a.detach(), m_o, m_a, y), L_fac, tau)
+            self.step(self.optimizers[1], adversary, epoch)
+        terms = floats(loss=loss, L_sup=L_sup, L_inf=L_inf, L_fac=L_fac, diagonal=losses.invariance(self.C))
+        return terms | {"mask": float(m_o.detach().mean())}
+
+    def represent(self, x_o: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+        """r_o and r_a in one pass of the encoder; without intervention r_a is r_o."""
+        if not self.run.cint:
+            r_o = self.encoder(x_o)
+            return r_o, r_o
+        x_prime = x_o[fourier.partners(d, self.run.sampling)]
+        x_a = fourier.intervene(x_o, x_prime, fourier.sample_lam(len(x_o), self.run.eta, x_o.device))
+        if self.recipe.pixels == "uint8":
+            x_a = (255 * x_a).floor() / 255
+        return self.encoder(torch.cat([x_o, x_a])).chunk(2)
+
+    def factorization(self, r_o: Tensor, r_a: Tensor) -> Tensor:
+        """L_Fac of the modules that are switched on."""
+        self.C = C = losses.correlation_matrix(r_o, r_a, unbiased=self.recipe.std == "unbiased")
+        identity = torch.eye(len(C), device=C.device)
+        if not self.run.cint:  # invariance is not asked for: as if it held
+            C = torch.where(identity.bool(), identity, C)
+        if not self.run.cfac:  # independence is not asked for: as if it held
+            C = C * identity
+        self.C = self.C.detach()
+        return losses.FACTORIZATION[self.recipe.loss](C)
+
+    def masked(self, r_o, r_a, m_o, m_a, y) -> tuple[Tensor, Tensor]:
+        L_sup, L_inf = losses.masked_losses(self.h1, self.h2, r_o, r_a, m_o, m_a, y)
+        return self.weight(2) * L_sup, self.weight(2) * L_inf
+
+    def weight(self, branches: int) -> float:
+        """Of a sum of cross entropies over two views: one, or what makes it the mean over views and branches."""
+        return 1.0 if self.recipe.cross_entropy == "sum" else 0.5 / branches
+
+    def epochs_of(self, of_fifty: float) -> float:
+        """A length that is given for the paper's 50 epochs, in epochs of this run."""
+        return of_fifty * self.run.epochs / 50
+
+
+def ramp(epoch: float, length: float) -> float:
+    """The sigmoid ramp-up exp(-5 (1 - t)^2) of the released code, over `length` epochs."""
+    return math.exp(-5 * (1 - min(1.0, epoch / length)) ** 2) if length else 1.0

@@ -1,0 +1,15 @@
+"""DeepAll (empirical risk minimisation): cross entropy on the originals of all source domains, and nothing else."""
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from cirl.methods.base import Method, floats
+
+
+class DeepAll(Method):
+    """L = l(h1(g(x)), y)."""
+
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+        loss = cross_entropy(self.predict(x), y)
+        self.step(self.optimizers[0], loss, epoch)
+        return floats(loss=loss)

@@ -1,0 +1,127 @@
+r"""The networks: representation generator g (`Network`) and `Masker` w.
+
+    code     paper
+    x        images in [0, 1], (B, 3, H, W); normalised inside the network
+    r        representation g(x), (B, N)
+    m        mask, (B, N)
+"""
+
+from pathlib import Path
+
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from cirl.config import BACKBONES
+from cirl.errors import UserError
+from cirl.gumbel import DRAWS
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
+ENUMS = {
+    "resnet18": torchvision.models.ResNet18_Weights.IMAGENET1K_V1,
+    "resnet50": torchvision.models.ResNet50_Weights.IMAGENET1K_V1,
+}
+
+
+class ConvNet(nn.Sequential):
+    """Digits-DG: four times 3x3 convolution, ReLU, 2x2 max-pooling; N = 4 x width at 32 pixels.
+
+    Pooling first is the same function and rectifies a quarter of the values. The initialisation is PyTorch's own:
+    under Kaiming's normal one the network dies at the published learning rate."""
+
+    def __init__(self, width: int):
+        layers, channels = [], 3
+        for _ in range(4):
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
+            channels = width
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten())
+
+
+def resnet(name: str, weights: str) -> nn.Module:
+    """torchvision's ResNet without its classifier; `weights` is imagenet, none, or a state-dict file."""
+    net = getattr(torchvision.models, name)()
+    if weights != "none":
+        net.load_state_dict(imagenet_weights(name) if weights == "imagenet" else weights_file(name, weights))
+    net.fc = nn.Identity()
+    return net
+
+
+def imagenet_weights(name: str) -> dict[str, Tensor]:
+    """ImageNet weights through torch.hub's cache, with their checksum checked."""
+    enum = ENUMS[name]
+    file = Path(torch.hub.get_dir()) / "checkpoints" / Path(enum.url).name
+    try:
+        return enum.get_state_dict(progress=False, check_hash=True)
+    except Exception as error:
+        raise UserError(
+            f"weights='imagenet': {file.name} is not in {file.parent} and could not be fetched from {enum.url} "
+            f"({error}). Put the file there, name another with weights=<path>, or start from weights='none'."
+        ) from None
+
+
+def weights_file(name: str, weights: str) -> dict[str, Tensor]:
+    """A state dict of torchvision's ResNet from a file that the user names."""
+    try:
+        state = torch.load(Path(weights).expanduser(), map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"weights={weights!r} cannot be read as a state-dict file ({reason}).") from None
+    reference = getattr(torchvision.models, name)().state_dict()
+    wrong = [key for key, value in reference.items() if getattr(state.get(key), "shape", None) != value.shape]
+    if wrong or len(state) != len(reference):
+        found = wrong[0] if wrong else next(key for key in state if key not in reference)
+        raise UserError(f"weights={weights!r} is not a state dict of {name}: see its entry {found!r}.")
+    return state
+
+
+class Network(nn.Module):
+    """g: images to representations of N = dim values, normalisation inside.
+
+    Where N is not the backbone's own, a linear layer brings it there (Tables 7 and 8)."""
+
+    def __init__(self, backbone: str, dim: int, weights: str):
+        super().__init__()
+        if backbone.startswith("convnet"):
+            if weights != "none":
+                raise UserError(f"weights={weights!r}: there are none for the {backbone}; allowed: none.")
+            self.backbone = ConvNet(BACKBONES[backbone] // 4)
+        else:
+            self.backbone = resnet(backbone, weights)
+        own = BACKBONES[backbone]
+        self.project = nn.Identity() if dim == own else nn.Linear(own, dim)
+        self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(STD).view(3, 1, 1), persistent=False)
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = ((x - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
+        return self.project(self.backbone(x))
+
+    @property
+    def last_convolution(self) -> nn.Module:
+        """The layer that Figures 4 and 6 look at."""
+        return [layer for layer in self.backbone.modules() if isinstance(layer, nn.Conv2d)][-1]
+
+
+class Masker(nn.Module):
+    """w: a three-layer perceptron as released; its scores, drawn k times, are the mask."""
+
+    def __init__(self, dim: int, k: int, draws: str = "independent", logits: str = "plain", temperature: float = 0.5):
+        super().__init__()
+        wide = 4 * dim
+        self.layers = nn.Sequential(
+            *(nn.Dropout(0.5), nn.Linear(dim, wide), nn.BatchNorm1d(wide), nn.ReLU()),
+            *(nn.Dropout(0.5), nn.Linear(wide, wide), nn.BatchNorm1d(wide), nn.ReLU()),
+            nn.Linear(wide, dim),
+        )
+        if logits == "batchnorm":
+            self.layers.append(nn.BatchNorm1d(dim, affine=False))
+        self.k, self.draws, self.temperature = k, draws, temperature
+
+    def log_z(self, r: Tensor) -> Tensor:
+        """The scores of the dimensions, up to the constant that a softmax takes away."""
+        return self.layers(r)
+
+    def forward(self, r: Tensor) -> Tensor:
+        r"""Eq. (12): m = Gumbel-Softmax(w(r), kappa N), (B, N) in [0, 1]."""
+        return DRAWS[self.draws](self.log_z(r), self.k, self.temperature)

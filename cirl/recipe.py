@@ -1,0 +1,94 @@
+"""The choices where the paper and the authors' released code differ: the ledger of the README, as values.
+
+A recipe swaps functions and numbers, never the structure. Two are named, `paper` (the equations as written) and
+`released` (what the authors' code does); a single choice is changed by writing, say, `released+loss=barlow`.
+Rows 4, 10, 12, 15 and 17 of the ledger are not choices: they are the same here under both.
+"""
+
+import math
+from dataclasses import asdict, dataclass, fields, replace
+
+from cirl.errors import refuse
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The choices of the ledger. The defaults are the paper's equations as written."""
+
+    loss: str = "frobenius"  # row 1: Eq. 10, or what the code minimises, or Barlow Twins' weighting
+    draws: str = "independent"  # row 2: Eq. 16, or each draw fed to the next
+    logits: str = "plain"  # row 3: the masker's logits as they are, or through a batch norm
+    cross_entropy: str = "sum"  # row 5: of Eq. 13 over views and branches, or their mean
+    ramp: float = 5.0  # row 6: of 50 epochs, tau ramps up; 0 for a constant tau
+    warmup: float = 0.0  # row 7: of 50 epochs, masks are all ones
+    head_lr: float = 1.0  # row 8: learning rate of classifiers and masker over the encoder's
+    originals: int = 1  # row 9: originals per image of the batch
+    decay: str = "all"  # row 11: what the schedule decays, and when
+    k: str = "floor"  # row 13: of kappa N
+    std: str = "biased"  # row 14: of the z-score
+    pixels: str = "float"  # row 16: of the mixed image
+    clip: float = 1.0  # bound of the gradient's norm, without which Eq. 10 as written diverges; 0 for none
+
+
+PAPER = Recipe()
+RELEASED = Recipe(
+    loss="released",
+    draws="recursive",
+    logits="batchnorm",
+    cross_entropy="mean",
+    warmup=6.0,
+    head_lr=10.0,
+    originals=2,
+    decay="encoder",
+    k="ceil",
+    std="unbiased",
+    pixels="uint8",
+    clip=0.0,
+)
+RECIPES = {"paper": PAPER, "released": RELEASED}
+CHOICES = {
+    "loss": ("frobenius", "released", "barlow"),
+    "draws": ("independent", "recursive"),
+    "logits": ("plain", "batchnorm"),
+    "cross_entropy": ("sum", "mean"),
+    "originals": (1, 2),
+    "decay": ("all", "encoder"),
+    "k": ("floor", "ceil"),
+    "std": ("biased", "unbiased"),
+    "pixels": ("float", "uint8"),
+}
+
+
+def parse_recipe(text: str) -> Recipe:
+    """`released`, `paper`, or one of them with choices of its own: `released+loss=barlow+draws=independent`."""
+    name, *changes = str(text).split("+")
+    if name not in RECIPES:
+        raise refuse("recipe", text, f"{', '.join(RECIPES)}, each with optional +choice=value")
+    kinds = {field.name: field.type for field in fields(Recipe)}
+    chosen = {}
+    for change in changes:
+        choice, _, value = change.partition("=")
+        if choice not in kinds:
+            raise refuse("recipe", text, f"the choices {', '.join(kinds)}, written like released+loss=barlow")
+        try:
+            chosen[choice] = kinds[choice](value)
+        except ValueError:
+            raise refuse("recipe", text, f"a number for {choice}") from None
+        if choice in CHOICES and chosen[choice] not in CHOICES[choice]:
+            raise refuse("recipe", text, f"{choice} one of {', '.join(map(str, CHOICES[choice]))}")
+        if kinds[choice] is float and not 0 <= chosen[choice] < math.inf:
+            raise refuse("recipe", text, f"a number of at least 0 for {choice}")
+    return replace(RECIPES[name], **chosen)
+
+
+def recipe_name(text: str) -> str:
+    """The one spelling of a recipe: its base, then the choices that depart from it, in the order of the fields."""
+    recipe, base = parse_recipe(text), text.split("+")[0]
+    ours, theirs = asdict(recipe), asdict(RECIPES[base])
+    changes = [f"+{choice}={plain_number(value)}" for choice, value in ours.items() if value != theirs[choice]]
+    return base + "".join(changes)
+
+
+def plain_number(value: object) -> str:
+    """A number without exponent and trailing zeros; other values as they are."""
+    return f"{value:.12f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

@@ -1,0 +1,184 @@
+"""A run's folder `data/runs/<run id>/`: resume, checkpoint, finish; and reading finished runs back.
+
+    config.json    all fields of the run, and where it comes from; written first
+    history.csv    one row per epoch
+    last.pt        everything needed to go on after the last finished epoch; gone when the run is finished
+    model.pt       the weights of the epoch with the best source-validation accuracy
+    metrics.json   written last: it is the mark of a finished run
+
+Every file is written under another name and then renamed, so that it is there whole or not at all.
+"""
+
+import io
+import json
+import os
+import platform
+import subprocess
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from cirl import metrics, paths
+from cirl.config import Run
+from cirl.data import Loaders, content_digest
+from cirl.errors import UserError
+from cirl.methods import METHODS
+from cirl.methods.base import Method
+
+RULES = ("source_val", "last", "oracle")
+PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "matplotlib", "pillow")
+
+
+def folder(run: Run) -> Path:
+    return paths.RUNS / run.id
+
+
+def is_finished(run: Run) -> bool:
+    return (folder(run) / "metrics.json").exists()
+
+
+def seed_epoch(run: Run, epoch: int) -> None:
+    """Make all randomness of an epoch a function of (seed, epoch), so that a resumed run repeats it."""
+    torch.manual_seed(int(np.random.SeedSequence((run.seed, epoch)).generate_state(1, np.uint64)[0]))
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+
+
+def resume(run: Run, method: Method, data: Loaders) -> list[dict]:
+    """Bring the method to where the run stands; the history so far, empty for a new run."""
+    place = folder(run)
+    if not (place / "config.json").exists():
+        place.mkdir(parents=True, exist_ok=True)
+        write(place / "config.json", json.dumps({**asdict(run), "provenance": provenance(data)}, indent=2))
+        return []
+    kept = {name: value for name, value in read_json(place / "config.json").items() if name in asdict(run)}
+    different = [name for name, value in asdict(run).items() if kept.get(name) != value]
+    if different:
+        says = ", ".join(f"{name}={kept.get(name)!r} (asked for: {getattr(run, name)!r})" for name in different)
+        raise UserError(f"{place} holds another run: {says}. Move that folder away, or ask for the run that it holds.")
+    if is_finished(run):
+        method.load_state_dict(torch.load(place / "model.pt", map_location="cpu", weights_only=True))
+        return pd.read_csv(place / "history.csv").to_dict("records")
+    if not (place / "last.pt").exists():
+        return []
+    state = torch.load(place / "last.pt", map_location="cpu", weights_only=True)
+    method.restore(state["method"])
+    return state["history"]
+
+
+def checkpoint(run: Run, method: Method, history: list[dict]) -> None:
+    """Keep the epoch that has just ended: the history, the weights if they are the best, and the state."""
+    place = folder(run)
+    if select(history, "source_val") is history[-1]:
+        write(place / "model.pt", serialized(method.state_dict()))
+    write(place / "last.pt", serialized({"method": method.state(), "history": history}))
+    write(place / "history.csv", pd.DataFrame(history).to_csv(index=False))
+
+
+def finish(run: Run, method: Method, history: list[dict]) -> dict:
+    """Write metrics.json, once; the method is left with the weights that source validation chose."""
+    place = folder(run)
+    if is_finished(run):
+        return read_json(place / "metrics.json")
+    method.load_state_dict(torch.load(place / "model.pt", map_location="cpu", weights_only=True))
+    result = {"id": run.id, "seconds": sum(row["seconds"] for row in history)}
+    for rule in RULES:
+        row = select(history, rule)
+        result[rule] = {name: row[name] for name in ("epoch", "source_val", "target", "invariance", "independence")}
+    result["floor"] = history[-1]["floor"]
+    for reading in metrics.READINGS:
+        importance = metrics.representation_importance(method.h1.weight.detach(), reading)
+        result[f"importance_{reading}"] = {"mean": importance.mean().item(), "std": importance.std().item()}
+    write(place / "metrics.json", json.dumps(result, indent=2))
+    (place / "last.pt").unlink(missing_ok=True)
+    return result
+
+
+def select(history: list[dict], rule: str) -> dict:
+    """The epoch that a rule reads: best on source validation, last, or best on the target (oracle).
+
+    Where several are equally good, the latest."""
+    if rule == "last":
+        return history[-1]
+    column = {"source_val": "source_val", "oracle": "target"}[rule]
+    return max(reversed(history), key=lambda row: row[column])
+
+
+def load_model(run: Run, classes: int) -> Method:
+    """The finished run's method with the weights that source validation chose, ready to predict."""
+    method = METHODS[run.method](run, classes)
+    method.load_state_dict(torch.load(folder(run) / "model.pt", map_location="cpu", weights_only=True))
+    return method.eval()
+
+
+def load_runs(expected: list[Run], rule: str = "source_val") -> pd.DataFrame:
+    """One row per finished run of those expected: its fields and, under a selection rule, its results.
+
+    `attrs["missing"]` lists the ids of the others."""
+    if rule not in RULES:
+        raise UserError(f"rule={rule!r} is not possible; allowed: {', '.join(RULES)}.")
+    rows = []
+    for run in filter(is_finished, expected):
+        result = read_json(folder(run) / "metrics.json")
+        scalars = {name: value for name, value in result.items() if not isinstance(value, dict)}
+        readings = {name: value for name, value in result.items() if name.startswith("importance")}
+        flat = {f"{name}_{key}": value[key] for name, value in readings.items() for key in value}
+        # `target` names the domain, so the accuracy on it is `accuracy`
+        chosen = {("accuracy" if name == "target" else name): value for name, value in result[rule].items()}
+        rows.append({**asdict(run), **scalars, **chosen, **flat, "rule": rule})
+    table = pd.DataFrame(rows)
+    table.attrs["missing"] = [run.id for run in expected if not is_finished(run)]
+    table.attrs["expected"] = len(expected)
+    return table
+
+
+def coverage(table: pd.DataFrame) -> str:
+    """How much of what was expected is there: `18 of 20 runs`."""
+    expected = table.attrs["expected"]
+    return f"{expected - len(table.attrs['missing'])} of {expected} runs"
+
+
+def provenance(data: Loaders) -> dict:
+    """Where a run comes from: code, packages, machine and data."""
+    command = ["git", "-C", str(paths.ROOT), "describe", "--always", "--dirty"]
+    try:
+        commit = subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
+    except OSError:
+        commit = "unknown"
+    device = data.device.type if data.device.type == "cpu" else torch.cuda.get_device_name(data.device)
+    return {
+        "commit": commit,
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "device": device,
+        "data_digest": content_digest(data.table.images),
+    }
+
+
+def serialized(state: dict) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(unfinished, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> dict:
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); move it away and run again.") from None

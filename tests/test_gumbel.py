@@ -1,0 +1,89 @@
+import pytest
+import torch
+from torch.nn.functional import gumbel_softmax
+
+from cirl import gumbel
+from cirl.gumbel import gumbel_mask, recursive_mask
+
+
+def plain_mask(log_z, k, temperature, seed):
+    """Eq. 16 as written, with the noise that the fused version draws."""
+    z, generator = torch.softmax(log_z, 1), torch.Generator().manual_seed(seed)
+    step = max(1, gumbel.CHUNK // z.numel())
+    shapes = [(min(step, k - first), *z.shape) for first in range(0, k, step)]
+    uniform = torch.cat([torch.rand(shape, generator=generator, dtype=z.dtype) for shape in shapes])
+    xi = -torch.log(-torch.log(uniform))
+    return torch.softmax((torch.log_softmax(log_z, 1) + xi) / temperature, 2).amax(0)
+
+
+def rank_correlation(a, b):
+    ranks = torch.stack([a.argsort().argsort(), b.argsort().argsort()]).double()
+    return torch.corrcoef(ranks)[0, 1].item()
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 0.3])
+@pytest.mark.parametrize("chunk", [2**18, 100])
+def test_the_fused_mask_and_its_gradient_equal_the_plain_ones_on_the_same_noise(temperature, chunk, monkeypatch):
+    monkeypatch.setattr(gumbel, "CHUNK", chunk)
+    log_z = torch.randn(4, 9, dtype=torch.double, requires_grad=True)
+    weight = torch.randn(4, 9, dtype=torch.double)
+    torch.manual_seed(3)
+    m = gumbel_mask(log_z, 7, temperature)
+    torch.manual_seed(3)
+    expected = plain_mask(log_z, 7, temperature, int(torch.randint(2**62, ())))
+    torch.testing.assert_close(m, expected)
+    grads = [torch.autograd.grad((weight * mask).sum(), log_z)[0] for mask in (m, expected)]
+    torch.testing.assert_close(*grads)
+
+
+def test_the_gradient_passes_gradcheck():
+    def mask(log_z):
+        torch.manual_seed(0)
+        return gumbel_mask(log_z, 4)
+
+    assert torch.autograd.gradcheck(mask, torch.randn(3, 6, dtype=torch.double, requires_grad=True))
+
+
+def test_the_mask_has_the_distribution_of_the_maximum_of_k_library_draws():
+    log_z = torch.randn(1, 6).expand(20000, 6)
+    ours = gumbel_mask(log_z, 3)
+    theirs = torch.stack([gumbel_softmax(log_z, 0.5) for _ in range(3)]).amax(0)
+    for bound in (0.01, 0.1, 0.5, 0.9, 0.99):
+        torch.testing.assert_close((ours < bound).float().mean(0), (theirs < bound).float().mean(0), atol=0.02, rtol=0)
+
+
+def test_the_recursion_has_the_distribution_of_chained_library_draws():
+    log_z = torch.randn(1, 6).expand(20000, 6)
+    p, theirs = log_z, torch.zeros(20000, 6)
+    for _ in range(3):
+        p = gumbel_softmax(p, 0.5)
+        theirs = torch.maximum(theirs, p)
+    torch.testing.assert_close(recursive_mask(log_z, 3).mean(0), theirs.mean(0), atol=0.02, rtol=0)
+
+
+def test_independent_draws_rank_with_the_masker_and_the_recursion_forgets_it():
+    log_z = torch.randn(1, 512)
+    ranks = {
+        name: rank_correlation(mask(log_z.expand(64, 512), 307).mean(0), log_z[0]) for name, mask in gumbel.DRAWS.items()
+    }
+    assert ranks["independent"] > 0.9
+    assert abs(ranks["recursive"]) < 0.2
+
+
+def test_masks_lie_between_zero_and_one():
+    for mask in (gumbel_mask, recursive_mask):
+        m = mask(10 * torch.randn(8, 32), 19)
+        assert m.shape == (8, 32) and 0 <= m.min() and m.max() <= 1 + 1e-6
+
+
+def test_at_most_k_values_come_near_one_as_the_temperature_falls():
+    m = gumbel_mask(torch.randn(50, 32), 5, temperature=0.01)
+    assert ((m > 0.99).sum(1) <= 5).all() and ((m > 0.99).sum(1) >= 1).all()
+    assert ((m < 0.01) | (m > 0.99)).float().mean() > 0.95
+
+
+def test_extreme_scores_stay_finite():
+    log_z = torch.tensor([[200.0, 0.0, -200.0], [0.0, 0.0, 0.0]], requires_grad=True)
+    m = gumbel_mask(log_z, 3)
+    m.sum().backward()
+    assert m.isfinite().all() and log_z.grad.isfinite().all()
