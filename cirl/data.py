@@ -58,7 +58,9 @@ def index_folder(folder: Path) -> pd.DataFrame:
     for domain in domains:
         for name in classes:
             if counts.get((domain, name), 0) < 2:
-                raise UserError(f"{folder / domain / name} needs two images at least ({', '.join(sorted(EXTENSIONS))}).")
+                raise UserError(
+                    f"{folder / domain / name} needs two images at least ({', '.join(sorted(EXTENSIONS))})."
+                )
     table["label"] = table.pop("class").map({name: i for i, name in enumerate(classes)})
     table["split"] = seeded_split(table, VALIDATION)
     table.attrs["classes"] = classes

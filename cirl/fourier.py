@@ -1,9 +1,9 @@
 r"""Causal intervention upon the non-causal factors U (Sec. 3.2.1): new amplitude, same phase.
 
-    code          paper
-    x, x_prime    x^o and (x')^o, images in [0, 1], (B, 3, H, W)
-    A, P          amplitude and phase of the half spectrum, (B, 3, H, W // 2 + 1); a real image needs no more
-    lam, eta      lambda ~ U(0, eta), one per image
+code          paper
+x, x_prime    x^o and (x')^o, images in [0, 1], (B, 3, H, W)
+A, P          amplitude and phase of the half spectrum, (B, 3, H, W // 2 + 1); a real image needs no more
+lam, eta      lambda ~ U(0, eta), one per image
 """
 
 import torch

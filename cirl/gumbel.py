@@ -1,9 +1,9 @@
 r"""The k-hot mask of the adversarial mask module (supplement, Eq. 16).
 
-    code          paper
-    log_z         log of the masker's probability vector z, (B, N); any logits do, a softmax is shift invariant
-    k             number of draws, floor(kappa N)
-    temperature   the tau of Eq. 16, 0.5 (the paper uses the letter twice)
+code          paper
+log_z         log of the masker's probability vector z, (B, N); any logits do, a softmax is shift invariant
+k             number of draws, floor(kappa N)
+temperature   the tau of Eq. 16, 0.5 (the paper uses the letter twice)
 """
 
 import torch
@@ -23,10 +23,11 @@ def recursive_mask(log_z: Tensor, k: int, temperature: float = 0.5) -> Tensor:
     """What the authors' code draws (ledger, row 2): each draw is fed the previous one as its logits.
 
     After one draw the masker is forgotten, so this is a random soft dropout."""
+    noise = torch.rand(k, *log_z.shape, dtype=log_z.dtype, device=log_z.device)
+    xi = noise.log_().neg_().clamp_min_(torch.finfo(noise.dtype).tiny).log_().div_(-temperature)
     m, p = torch.zeros_like(log_z), log_z
-    for _ in range(k):
-        E = torch.rand_like(p).log_().neg_().clamp_min_(torch.finfo(p.dtype).tiny)
-        p = torch.softmax((p - E.log_()) / temperature, 1)
+    for each in xi:
+        p = torch.softmax(torch.add(each, p, alpha=1 / temperature), 1)
         m = torch.maximum(m, p)
     return m
 

@@ -1,11 +1,11 @@
 r"""The losses of Sec. 3.2 as pure functions of tensors.
 
-    code          paper
-    R, r_o, r_a   representations of a batch, of its originals, of its augmented images, (B, N)
-    C             correlation matrix between the dimensions of r_o and r_a, (N, N)
-    m_o, m_a      masks in [0, 1], (B, N)
-    h1, h2        the classifiers of the superior and of the inferior dimensions
-    tau           weight of L_Fac
+code          paper
+R, r_o, r_a   representations of a batch, of its originals, of its augmented images, (B, N)
+C             correlation matrix between the dimensions of r_o and r_a, (N, N)
+m_o, m_a      masks in [0, 1], (B, N)
+h1, h2        the classifiers of the superior and of the inferior dimensions
+tau           weight of L_Fac
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-EPSILON = 1e-6  # inside the root: keeps a dead ReLU dimension, and its gradient, finite
+EPSILON = 1e-8  # inside the root: keeps a dead ReLU dimension, and its gradient, finite
 
 
 def z_score(R: Tensor, unbiased: bool = False) -> Tensor:

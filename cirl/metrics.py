@@ -1,8 +1,8 @@
 r"""Accuracy and the two measures of Sec. 4.4.
 
-    code     paper
-    C        correlation matrix of Eq. 9, (N, N)
-    W        weights of the classifier h1, (classes, N)
+code     paper
+C        correlation matrix of Eq. 9, (N, N)
+W        weights of the classifier h1, (classes, N)
 """
 
 import torch

@@ -16,16 +16,18 @@ LABELS = {"deepall": "DeepAll", "cirl": "CIRL"}
 def style() -> None:
     """The look of every figure."""
     sns.set_theme("notebook", "ticks", font_scale=0.9)
-    matplotlib.rcParams.update({
-        "figure.dpi": 110,
-        "savefig.dpi": 200,
-        "savefig.bbox": "tight",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "legend.frameon": False,
-        "image.interpolation": "nearest",
-        "pdf.fonttype": 42,
-    })
+    matplotlib.rcParams.update(
+        {
+            "figure.dpi": 110,
+            "savefig.dpi": 200,
+            "savefig.bbox": "tight",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "legend.frameon": False,
+            "image.interpolation": "nearest",
+            "pdf.fonttype": 42,
+        }
+    )
 
 
 def save(figure: Figure, stem: str, study: str, numbers: pd.DataFrame | None = None) -> None:

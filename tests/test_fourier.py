@@ -21,9 +21,7 @@ def test_amplitude_and_phase_equal_a_naive_fourier_sum():
     for u in range(6):
         for v in range(4):
             terms = [
-                image[0, 0, h, w] * cmath.exp(-2j * math.pi * (u * h + v * w) / 6)
-                for h in range(6)
-                for w in range(6)
+                image[0, 0, h, w] * cmath.exp(-2j * math.pi * (u * h + v * w) / 6) for h in range(6) for w in range(6)
             ]
             torch.testing.assert_close(torch.polar(A, P)[0, 0, u, v], sum(terms))
 
@@ -63,7 +61,7 @@ def test_images_without_any_contrast_stay_finite():
 
 def test_lambda_stays_between_zero_and_eta():
     lam = fourier.sample_lam(1000, 0.2)
-    assert 0 <= lam.min() and 0.15 < lam.max() <= 0.2
+    assert lam.min() >= 0 and 0.15 < lam.max() <= 0.2
 
 
 d = torch.tensor([0] * 8 + [1] * 4 + [2] * 2)

@@ -32,7 +32,9 @@ def test_the_correlation_matrix_equals_a_naive_double_loop():
 
 def test_correlations_lie_between_minus_one_and_one():
     assert C.abs().max() <= 1
-    torch.testing.assert_close(losses.correlation_matrix(r_o, -r_o).diagonal(), -torch.ones(N).double(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        losses.correlation_matrix(r_o, -r_o).diagonal(), -torch.ones(N).double(), atol=1e-5, rtol=0
+    )
 
 
 def test_the_correlation_matrix_does_not_feel_scale_and_shift_of_a_dimension():
@@ -86,7 +88,7 @@ def test_the_losses_leave_C_as_it_was():
 
 def test_classification_loss_is_the_sum_of_two_cross_entropies():
     logits_o, logits_a = torch.randn(2, B, 3)
-    naive = -sum(torch.log_softmax(l, 1)[b, y[b]] for l in (logits_o, logits_a) for b in range(B)) / B
+    naive = -sum(torch.log_softmax(logits, 1)[b, y[b]] for logits in (logits_o, logits_a) for b in range(B)) / B
     torch.testing.assert_close(losses.classification_loss(logits_o, logits_a, y), naive)
 
 

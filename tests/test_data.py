@@ -1,0 +1,137 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from cirl import data, paths
+from cirl.config import Run
+from cirl.errors import UserError
+
+
+def small(folder, **more):
+    return Run(f"folder:{folder}", "wool", "deepall", weights="none", image_size=32, batch_size=4, **more)
+
+
+def test_a_folder_is_a_data_set(folder):
+    table = data.index(f"folder:{folder}")
+    assert len(table) == 72 and table.attrs["classes"] == ["cat", "dog"]
+    assert set(table.columns) == {"path", "label", "domain", "split"}
+    assert (table.groupby(["domain", "label"])["split"].value_counts().unstack()["val"] == 1).all()
+
+
+def test_the_split_is_the_same_every_time(folder):
+    assert data.index(f"folder:{folder}").equals(data.index(f"folder:{folder}"))
+
+
+def test_one_domain_is_left_out(folder):
+    loaders = data.loaders(small(folder))
+    domains = {part: set(loaders.table.domains[rows]) for part, rows in loaders.parts.items()}
+    assert domains == {"train": {0, 1}, "source_val": {0, 1}, "target": {2}}
+    assert [len(loaders.parts[part]) for part in ("train", "source_val", "target")] == [44, 4, 24]
+
+
+def test_an_epoch_shows_every_training_image_as_often_as_the_recipe_says():
+    for recipe, originals in (("paper", 1), ("released", 2)):
+        loaders = data.loaders(Run(batch_size=30, recipe=recipe))
+        seen = np.concatenate([y for _, y, _ in loaders.train(0)])
+        assert loaders.steps == 2100 // 30
+        assert len(seen) == originals * 2100
+        assert (np.bincount(seen) == originals * 210).all()
+
+
+def test_batches_are_a_function_of_seed_and_epoch(folder):
+    loaders = data.loaders(small(folder))
+    first, again, other = (torch.cat([x for x, _, _ in loaders.train(epoch)]) for epoch in (3, 3, 4))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_workers_and_other_randomness_do_not_change_a_batch(folder):
+    alone = torch.cat([x for x, _, _ in data.loaders(small(folder)).train(1)])
+    torch.manual_seed(99)
+    helped = torch.cat([x for x, _, _ in data.loaders(small(folder), workers=2).train(1)])
+    assert torch.equal(alone, helped)
+
+
+def test_folders_are_augmented_and_digits_are_not(folder):
+    loaders = data.loaders(small(folder))
+    x, _, _ = next(loaders.train(0))
+    assert x.shape == (4 * 2, 3, 32, 32) and x.min() >= 0 and x.max() <= 1
+    cached = {image.tobytes() for image in loaders.table.images}
+    as_bytes = [(255 * image).round().byte().permute(1, 2, 0).numpy().tobytes() for image in x]
+    assert not cached & set(as_bytes)
+    x, _, _ = next(data.loaders(Run()).train(0))
+    cached = {image.tobytes() for image in data.loaders(Run()).table.images}
+    assert all((255 * image).round().byte().permute(1, 2, 0).numpy().tobytes() in cached for image in x)
+
+
+def test_evaluation_shows_each_image_once_and_as_it_is(folder):
+    loaders = data.loaders(small(folder))
+    x = torch.cat([x for x, _, _ in loaders.evaluation("target", size=7)])
+    expected = torch.from_numpy(loaders.table.images[loaders.parts["target"]]).permute(0, 3, 1, 2) / 255
+    assert sorted(x.sum((1, 2, 3)).tolist()) == pytest.approx(sorted(expected.sum((1, 2, 3)).tolist()))
+
+
+def test_the_cache_is_reused_until_a_file_changes(folder):
+    name, table = f"folder:{folder}", data.index(f"folder:{folder}")
+    data.pixels(name, table, 16)
+    (cached,) = paths.CACHE.glob("*.npy")
+    made = cached.stat().st_mtime_ns
+    data.pixels(name, table, 16)
+    assert cached.stat().st_mtime_ns == made and len(list(paths.CACHE.iterdir())) == 1
+    Image.new("RGB", (50, 50), "red").save(folder / "clay" / "cat" / "01.png")
+    again = data.pixels(name, table, 16)
+    row = table.index[table["path"] == "clay/cat/01.png"][0]
+    assert (again[row] == [255, 0, 0]).all() and len(list(paths.CACHE.glob("*.npy"))) == 2
+
+
+def test_the_cache_is_memory_mapped_and_equal_to_the_decoded_file(folder):
+    table = data.index(f"folder:{folder}")
+    images = data.pixels(f"folder:{folder}", table, 32)
+    assert isinstance(images, np.memmap)
+    row = table.index[table["path"] == "ink/dog/05.png"][0]
+    with Image.open(folder / "ink/dog/05.png") as image:
+        assert np.array_equal(images[row], np.asarray(image.resize((32, 32), Image.Resampling.BILINEAR)))
+
+
+def test_an_unreadable_image_is_named_and_leaves_no_cache(folder):
+    (folder / "ink" / "cat" / "03.PNG").write_bytes(b"not an image")
+    with pytest.raises(UserError, match=r"ink/cat/03\.PNG cannot be read as an image"):
+        data.loaders(small(folder))
+    assert not list(paths.CACHE.iterdir())
+
+
+def test_a_truncated_image_is_named(folder):
+    file = folder / "wool" / "dog" / "04.jpg"
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(UserError, match=r"wool/dog/04\.jpg cannot be read"):
+        data.loaders(small(folder))
+
+
+def test_an_empty_class_is_named(folder):
+    for file in (folder / "ink" / "cat").iterdir():
+        file.unlink()
+    with pytest.raises(UserError, match="ink/cat needs two images"):
+        data.index(f"folder:{folder}")
+
+
+def test_a_class_missing_in_one_domain_is_named(folder):
+    (folder / "clay" / "bird").mkdir()
+    Image.new("RGB", (9, 9)).save(folder / "clay" / "bird" / "a.png")
+    with pytest.raises(UserError, match="clay/bird needs two images"):
+        data.index(f"folder:{folder}")
+
+
+def test_a_single_domain_is_refused(tmp_path):
+    (tmp_path / "only" / "cat").mkdir(parents=True)
+    with pytest.raises(UserError, match="two domains"):
+        Run(f"folder:{tmp_path}", "only")
+
+
+def test_a_batch_larger_than_the_data_is_refused(folder):
+    with pytest.raises(UserError, match=r"batch_size=45 .* at most the 44 training images"):
+        data.loaders(Run(f"folder:{folder}", "wool", weights="none", image_size=32, batch_size=45))
+
+
+def test_a_data_set_that_is_not_there_says_where_it_should_be(workspace):
+    with pytest.raises(UserError, match="data/raw/pacs"):
+        data.index("pacs")

@@ -1,0 +1,122 @@
+"""Notebook lint, and the notebooks executed as a user would."""
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from cirl import paths
+from cirl.config import Run
+
+NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("*.ipynb"))
+PAPERMILL = [str(Path(sys.executable).parent / "papermill")]
+NOT_FIELDS = {"threads", "workers", "device", "study"}
+
+
+def cells(path, kind="code"):
+    return [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == kind]
+
+
+def parameters(path):
+    (cell,) = [cell for cell in cells(path) if "parameters" in cell.metadata.get("tags", [])]
+    return ast.parse(cell.source).body, cell.source
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+class TestLint:
+    def test_a_notebook_is_short(self, path):
+        assert len(nbformat.read(path, 4).cells) <= 12
+        assert all(len(cell.source.splitlines()) <= 25 for cell in cells(path))
+
+    def test_it_has_no_output_no_def_and_no_class(self, path):
+        for cell in cells(path):
+            assert not cell.outputs and cell.execution_count is None
+            assert not re.search(r"^\s*(def|class) ", cell.source, re.M)
+
+    def test_it_begins_with_a_title_and_ends_with_what_to_see(self, path):
+        notes = cells(path, "markdown")
+        assert notes[0].source.startswith("# ") and notes[-1].source.startswith("## What to see")
+
+    def test_its_parameters_are_annotated_literals_with_a_word_of_help(self, path):
+        nodes, source = parameters(path)
+        assert all(isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Constant) for node in nodes)
+        assert all("#" in line and line.count("=") == 1 for line in source.splitlines())
+
+
+def test_the_training_notebooks_parameters_are_the_fields_of_run():
+    nodes, _ = parameters(paths.NOTEBOOKS / "02_train.ipynb")
+    given = {node.target.id: node.value.value for node in nodes}
+    assert [name for name in given if name not in NOT_FIELDS] == [field.name for field in fields(Run)]
+    assert all(given[field.name] == field.default for field in fields(Run))
+
+
+def papermill(notebook, out, root, *parameters, **popen):
+    command = [*PAPERMILL, str(paths.NOTEBOOKS / f"{notebook}.ipynb"), str(out), "--no-progress-bar"]
+    for name, value in parameters:
+        command += ["-p", name, str(value)]
+    environment = {**os.environ, "CIRL_ROOT": str(root), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **popen
+    )
+
+
+SHORT = [("dataset", "tiny"), ("target", "street"), ("seed", 0), ("epochs", 1), ("batch_size", 64)]
+ID = "tiny-convnet32-deepall-street-s0-epochs1-batch_size64"
+
+
+@pytest.mark.slow
+def test_the_papermill_line_of_the_readme_trains_and_the_second_time_touches_nothing(tmp_path):
+    first = papermill("02_train", tmp_path / "out.ipynb", tmp_path, *SHORT, ("method", "deepall"))
+    assert first.wait() == 0, first.stdout.read()
+    folder = tmp_path / "data" / "runs" / ID
+    before = {file.name: (file.stat().st_mtime_ns, file.read_bytes()) for file in folder.iterdir()}
+    assert max(before, key=lambda name: before[name][0]) == "metrics.json"
+    assert papermill("02_train", tmp_path / "again.ipynb", tmp_path, *SHORT, ("method", "deepall")).wait() == 0
+    assert {file.name: (file.stat().st_mtime_ns, file.read_bytes()) for file in folder.iterdir()} == before
+    assert f"{ID}: finished" in (tmp_path / "again.ipynb").read_text()
+
+
+@pytest.mark.slow
+def test_a_killed_training_notebook_ends_with_the_same_metrics(folder, tmp_path):
+    line = [("dataset", f"folder:{folder}"), ("target", "wool"), ("backbone", "convnet32"), ("image_size", 32)]
+    line += [("batch_size", 4), ("epochs", 6), ("lr", 0.01)]
+    killed, whole = folder.parent / "killed", folder.parent / "whole"
+    process = papermill("02_train", tmp_path / "a.ipynb", killed, *line, start_new_session=True)
+    while process.poll() is None and not list(killed.glob("data/runs/*/last.pt")):
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not list(killed.glob("data/runs/*/metrics.json"))
+    for root in (killed, whole):
+        assert papermill("02_train", tmp_path / f"{root.name}.ipynb", root, *line).wait() == 0
+    results = [json.loads(next(root.glob("data/runs/*/metrics.json")).read_text()) for root in (killed, whole)]
+    for result in results:
+        result.pop("seconds")
+    assert results[0] == results[1]
+    assert re.search(r"[1-5] of 6 epochs done", (tmp_path / "killed.ipynb").read_text())
+
+
+@pytest.mark.slow
+def test_a_users_mistake_is_one_sentence_without_our_frames(tmp_path):
+    process = papermill("02_train", tmp_path / "out.ipynb", tmp_path, ("kappa", 2))
+    output, _ = process.communicate()
+    assert process.returncode != 0
+    assert "UserError: kappa=2 is not possible; allowed: a number between 0 and 1" in output
+    assert "cirl/config.py" not in output and not (tmp_path / "data" / "runs").exists()
+
+
+@pytest.mark.slow
+def test_the_tour_runs_and_draws_its_pictures(tmp_path):
+    process = papermill("00_tour", tmp_path / "out.ipynb", tmp_path)
+    assert process.wait() == 0, process.stdout.read()
+    drawn = {file.stem for file in (tmp_path / "figures" / "tiny").glob("*.png")}
+    assert drawn == {"tour_intervention", "tour_fourier", "tour_correlation", "tour_masks"}

@@ -1,0 +1,165 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+import torch
+
+from cirl import metrics, runs
+from cirl.config import Run
+from cirl.data import loaders
+from cirl.errors import UserError
+from cirl.methods import METHODS
+
+
+def short(folder, method="deepall", **more):
+    """A run of seconds."""
+    size = dict(backbone="convnet32", image_size=32, batch_size=8, epochs=3, lr=0.01)
+    return Run(f"folder:{folder}", "wool", method, **size, **more)
+
+
+def train(run, stop_after=None):
+    """The loop of 02_train."""
+    data = loaders(run)
+    learner = METHODS[run.method](run, len(data.classes))
+    history = runs.resume(run, learner, data)
+    for epoch in range(len(history), run.epochs):
+        if epoch == stop_after:
+            return None
+        runs.seed_epoch(run, epoch)
+        terms = pd.DataFrame([learner.update(x, y, d, epoch) for x, y, d in data.train(epoch)]).mean().to_dict()
+        history.append({"epoch": epoch, **terms, **metrics.evaluate(learner, data), "seconds": 0.0})
+        runs.checkpoint(run, learner, history)
+    return runs.finish(run, learner, history)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(method, folder):
+    run = short(folder, method)
+    whole = train(run)
+    weights = torch.load(runs.folder(run) / "model.pt", weights_only=True)
+    history = (runs.folder(run) / "history.csv").read_text()
+    runs.folder(run).rename(folder.parent / "whole")
+    assert train(run, stop_after=1) is None and train(run, stop_after=2) is None
+    assert train(run) == whole
+    assert (runs.folder(run) / "history.csv").read_text() == history
+    again = torch.load(runs.folder(run) / "model.pt", weights_only=True)
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
+
+
+def test_a_finished_run_is_not_touched(folder):
+    run = short(folder)
+    result = train(run)
+    before = {file.name: file.stat().st_mtime_ns for file in runs.folder(run).iterdir()}
+    assert set(before) == {"config.json", "history.csv", "model.pt", "metrics.json"}
+    assert train(run) == result
+    assert {file.name: file.stat().st_mtime_ns for file in runs.folder(run).iterdir()} == before
+
+
+def test_metrics_are_written_last_and_hold_the_three_rules(folder):
+    run = short(folder)
+    result = train(run)
+    times = {file.name: file.stat().st_mtime_ns for file in runs.folder(run).iterdir()}
+    assert max(times, key=times.get) == "metrics.json"
+    history = pd.read_csv(runs.folder(run) / "history.csv")
+    assert result["last"]["target"] == history["target"].iloc[-1]
+    assert result["oracle"]["target"] == history["target"].max()
+    assert result["source_val"]["source_val"] == history["source_val"].max()
+
+
+def test_the_kept_weights_are_those_that_source_validation_chose(folder):
+    run = short(folder)
+    result = train(run)
+    data = loaders(run)
+    row = metrics.evaluate(runs.load_model(run, len(data.classes)), data)
+    assert row["source_val"] == result["source_val"]["source_val"]
+    assert row["target"] == result["source_val"]["target"]
+
+
+def test_selection_takes_the_latest_of_equals():
+    history = [{"epoch": e, "source_val": v, "target": t} for e, v, t in [(0, 9, 5), (1, 9, 8), (2, 7, 8), (3, 6, 1)]]
+    assert [runs.select(history, rule)["epoch"] for rule in runs.RULES] == [1, 3, 2]
+
+
+def test_a_folder_that_holds_another_run_is_refused_and_kept(folder):
+    run = short(folder)
+    train(run, stop_after=1)
+    config = runs.folder(run) / "config.json"
+    config.write_text(config.read_text().replace('"tau": 5.0', '"tau": 7.0'))
+    before = config.read_text()
+    with pytest.raises(UserError, match=r"tau=7\.0 \(asked for: 5\.0\)"):
+        train(run)
+    assert config.read_text() == before
+
+
+def test_the_config_says_where_the_run_comes_from(folder):
+    run = short(folder)
+    train(run, stop_after=0)
+    config = json.loads((runs.folder(run) / "config.json").read_text())
+    assert config["provenance"]["packages"]["torch"] == torch.__version__.split("+")[0]
+    assert config["provenance"]["device"] == "cpu" and len(config["provenance"]["data_digest"]) == 16
+
+
+def test_load_runs_gives_a_row_per_finished_run_and_names_the_missing(folder):
+    expected = [short(folder, seed=seed) for seed in range(3)]
+    results = [train(expected[0]), train(expected[2])]
+    table = runs.load_runs(expected)
+    assert table["seed"].tolist() == [0, 2] and (table["target"] == "wool").all()
+    assert table["accuracy"].tolist() == [result["source_val"]["target"] for result in results]
+    assert table.attrs["missing"] == [expected[1].id] and runs.coverage(table) == "2 of 3 runs"
+    assert runs.load_runs(expected, "oracle")["accuracy"].tolist() == [r["oracle"]["target"] for r in results]
+    assert runs.coverage(runs.load_runs([expected[1]])) == "0 of 1 runs"
+
+
+def test_an_unknown_rule_says_what_there_is(folder):
+    with pytest.raises(UserError, match="source_val, last, oracle"):
+        runs.load_runs([], rule="best")
+
+
+def test_damaged_metrics_are_named_and_left_alone(folder):
+    run = short(folder)
+    train(run)
+    file = runs.folder(run) / "metrics.json"
+    file.write_text(file.read_text()[:40])
+    with pytest.raises(UserError, match=r"metrics\.json is damaged"):
+        runs.load_runs([run])
+    assert len(file.read_text()) == 40
+
+
+def test_a_file_is_there_whole_or_not_at_all(tmp_path):
+    runs.write(tmp_path / "a.txt", "first")
+    with pytest.raises(TypeError):
+        runs.write(tmp_path / "a.txt", 5)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.txt"] and (tmp_path / "a.txt").read_text() == "first"
+
+
+LOOP = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from test_runs import *; train(short(sys.argv[2], 'cirl', dim=512))"
+)
+
+
+@pytest.mark.slow
+def test_a_killed_process_goes_on_to_the_same_result(folder):
+    command = [sys.executable, "-c", LOOP, os.path.dirname(__file__), str(folder)]
+    run = short(folder, "cirl", dim=512)
+    kills = 0
+    for wait in range(20):
+        process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        last = runs.folder(run) / "last.pt"
+        known = last.stat().st_mtime_ns if last.exists() else None
+        while process.poll() is None and (not last.exists() or last.stat().st_mtime_ns == known):
+            time.sleep(0.001)
+        time.sleep(0.02 * wait)
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert kills >= 2 and runs.is_finished(run)
+    killed = json.loads((runs.folder(run) / "metrics.json").read_text())
+    runs.folder(run).rename(folder.parent / "killed")
+    assert train(run) == killed
