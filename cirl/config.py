@@ -42,7 +42,7 @@ _DIGITS = dict(
     **dict(tau=2.0, batch_size=128, lr=0.05, decay=(0.4, 0.8)),
     recipe="released+head_lr=1",  # with the tenfold rate of the heads two of four targets of tiny did not train
 )
-_TINY = dict(backbone="convnet32", epochs=4, batch_size=16, lr=0.02, decay="cosine")
+_TINY = dict(backbone="convnet32", epochs=5, batch_size=16, lr=0.02, decay="cosine")
 SETTINGS = {
     "tiny": Settings(("plain", "photo", "street", "print"), **{**_DIGITS, **_TINY}),
     "digits_dg": Settings(("mnist", "mnist_m", "svhn", "syn"), **_DIGITS),

@@ -38,7 +38,7 @@ def test_a_method_keeps_its_contract(method):
 def test_a_method_learns_a_batch_by_heart(method, recipe):
     learner = make(method, recipe=recipe, lr=0.02, tau=0.0, eta=0.0)
     bright = x * 0.2 + (y / CLASSES).view(-1, 1, 1, 1)
-    for _ in range(80):
+    for _ in range(200):
         learner.update(bright.clamp(0, 1), y, d, epoch=0)
     learner.eval()
     assert (learner.predict(bright.clamp(0, 1)).argmax(1) == y).float().mean() > 0.7

@@ -110,7 +110,7 @@ def test_a_users_mistake_is_one_sentence_without_our_frames(tmp_path):
     process = papermill("02_train", tmp_path / "out.ipynb", tmp_path, ("kappa", 2))
     output, _ = process.communicate()
     assert process.returncode != 0
-    assert "UserError: kappa=2 is not possible; allowed: a number between 0 and 1" in output
+    assert "UserError: kappa=2.0 is not possible; allowed: a number between 0 and 1" in output
     assert "cirl/config.py" not in output and not (tmp_path / "data" / "runs").exists()
 
 
