@@ -45,7 +45,7 @@ class Study:
 
 
 TINY, DIGITS, PACS = dict(dataset="tiny"), dict(dataset="digits_dg"), dict(dataset="pacs")
-TINY_LARGE = dict(dataset="tiny", backbone="resnet18", epochs=1)
+TINY_LARGE = dict(dataset="tiny", backbone="resnet18", dim=128, epochs=1)
 LITE = dict(dataset="pacs", weights="none", image_size=64, epochs=10, lr=0.01)
 
 STUDIES = {
@@ -58,10 +58,10 @@ STUDIES = {
         seeds=(0,),
         targets=("street", "print"),
         sweep_targets=("street",),
-        large_targets=("street", "print"),
+        large_targets=("street",),
         sweep=dict(epochs=3),
-        dims=(64, 128, 256),
-        kappa_dims=(128, 256),
+        dims=(32, 64, 128),
+        kappa_dims=(32, 128),
         kappas=(0.5, 0.6, 0.9),
         taus=(1, 2, 10),
         large_kappas=(0.6, 0.9),
@@ -206,7 +206,6 @@ def figure5cd(name: str, large: bool = False) -> Rows:
 ITEMS = {
     **{f"table{n:02d}": (lambda name, n=n: table_results(name, n)) for n in (1, 2, 3, 4, 10, 11, 12, 13, 14)},
     **{"table05": table5, "table06": table6, "table07": table7, "table08": table8, "table09": table9},
-    **{"figure1": lambda name: {}, "figure2": lambda name: {}, "figure3": lambda name: {}},
     **{"figure4": figure4_figure6, "figure6": figure4_figure6},
     **{"figure5a": figure5ab, "figure5b": lambda name: figure5ab(name, large=True)},
     **{"figure5c": figure5cd, "figure5d": lambda name: figure5cd(name, large=True)},
@@ -214,12 +213,46 @@ ITEMS = {
 
 
 def expected(item: str, name: str) -> list[Run]:
-    """The runs of an item, each once."""
+    """The runs of an item, each once; a schematic or a picture of the tour needs none."""
+    known = [item for items in NOTEBOOKS.values() for item in items]
+    if item not in known:
+        raise refuse("item", item, sorted(known))
     if item not in ITEMS:
-        raise refuse("item", item, sorted(ITEMS))
+        return []
     return list(dict.fromkeys(run for runs in ITEMS[item](name).values() for run in runs))
 
 
 def all_runs(name: str) -> list[Run]:
     """Every run of a study, each once, in the order of the paper."""
     return list(dict.fromkeys(run for item in sorted(ITEMS) for run in expected(item, name)))
+
+
+NOTEBOOKS = {  # which notebook owns which items
+    "00_tour": ("tour_intervention", "tour_fourier", "tour_correlation", "tour_masks"),
+    "figure1_figure2_figure3_schematics": ("figure1", "figure2", "figure3"),
+    "figure4_figure6_gradcam": ("figure4", "figure6"),
+    "figure5ab_independence": ("figure5a", "figure5b"),
+    "figure5cd_sensitivity": ("figure5c", "figure5d"),
+    "table_results": tuple(f"table{n:02d}" for n in (1, 2, 3, 4, 10, 11, 12, 13, 14)),
+    "table5_ablation": ("table05",),
+    "table6_importance": ("table06",),
+    "table7_table8_dimension": ("table07", "table08"),
+    "table9_sampling": ("table09",),
+}
+
+
+def notebooks(name: str) -> dict[str, tuple[str, ...]]:
+    """The notebooks of a study with their items; an item whose runs are not part of the study is left out."""
+    kept = {
+        notebook: tuple(item for item in items if item not in ITEMS or ITEMS[item](name))
+        for notebook, items in NOTEBOOKS.items()
+        if notebook != "00_tour" or name == "tiny"
+    }
+    return {notebook: items for notebook, items in kept.items() if items}
+
+
+def kinds(item: str) -> tuple[str, ...]:
+    """The files of an item in `figures/<study>/`."""
+    if item.startswith("table"):
+        return ("md", "csv")
+    return ("md", "png", "pdf", "csv") if item in ITEMS else ("md", "png", "pdf")

@@ -1,16 +1,22 @@
-"""How results are shown: one style, one colour per method, every figure saved with its numbers and its study."""
+"""How results are shown: one style, one colour per method, every item saved with its numbers, caption and study."""
+
+import io
 
 import matplotlib
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
+from scipy import stats
 
-from cirl import paths
+from cirl import grid, paths
+from cirl.config import SETTINGS
 from cirl.errors import refuse
+from cirl.files import write
+from cirl.results import coverage
 
-STUDIES = ("tiny", "digits", "lite", "paper")
-COLORS = {"deepall": "#777777", "cirl": "#D55E00"}  # colour-blind safe (Okabe and Ito)
-LABELS = {"deepall": "DeepAll", "cirl": "CIRL"}
+COLORS = {"DeepAll": "#777777", "CIRL": "#D55E00", "paper": "#BBBBBB"}  # colour-blind safe (Okabe and Ito)
+_ALL_DOMAINS = {domain for known in SETTINGS.values() for domain in known.domains}
 
 
 def style() -> None:
@@ -19,7 +25,7 @@ def style() -> None:
     matplotlib.rcParams.update(
         {
             "figure.dpi": 110,
-            "savefig.dpi": 200,
+            "savefig.dpi": 150,
             "savefig.bbox": "tight",
             "axes.spines.top": False,
             "axes.spines.right": False,
@@ -30,14 +36,132 @@ def style() -> None:
     )
 
 
-def save(figure: Figure, stem: str, study: str, numbers: pd.DataFrame | None = None) -> None:
-    """Write `figures/<study>/<stem>` as png and pdf, the plotted numbers as csv, and stamp the study on the figure."""
-    if study not in STUDIES:
-        raise refuse("study", study, STUDIES)
-    place = paths.FIGURES / study
-    place.mkdir(parents=True, exist_ok=True)
-    figure.text(1, 0, f"study: {study}", ha="right", va="top", fontsize=7, color="#999999")
-    figure.savefig(place / f"{stem}.png")
-    figure.savefig(place / f"{stem}.pdf", metadata={"CreationDate": None})
+def title(stem: str) -> str:
+    """`table02` is Table 2, `figure5a` Figure 5a; others are called by their own words."""
+    for kind in ("table", "figure"):
+        if stem.startswith(kind) and stem.removeprefix(kind)[:1].isdigit():
+            return f"{kind.capitalize()} {stem.removeprefix(kind).lstrip('0')}"
+    return stem.replace("_", " ").capitalize()
+
+
+def paper_table(number: int) -> pd.DataFrame:
+    """A table of the paper as published, laid out like the page."""
+    file = paths.PAPER / f"table{number:02d}.csv"
+    if not file.exists():
+        raise refuse("table", number, "the paper's Tables 1 to 14")
+    return pd.read_csv(file)
+
+
+def summary(runs: pd.DataFrame, targets: list[str], value: str = "accuracy") -> pd.DataFrame:
+    """For each row, each target and their average: mean, std, 95 % confidence interval and n over the seeds."""
+    if runs.empty:
+        return pd.DataFrame(columns=["row", "column", "mean", "std", "low", "high", "n"])
+    wide = runs.pivot_table(index=["row", "seed"], columns="target", values=value, sort=False).reindex(columns=targets)
+    wide["avg"] = wide.mean(axis=1, skipna=False)  # seed by seed, where every target is there
+    long = wide.melt(ignore_index=False, var_name="column", value_name=value).dropna().reset_index()
+    out = long.groupby(["row", "column"], sort=False)[value].agg(["mean", "std", "count"]).reset_index()
+    out = out.rename(columns={"count": "n"})
+    half = stats.t.ppf(0.975, (out["n"] - 1).clip(lower=1)) * out["std"] / np.sqrt(out["n"])
+    return out.assign(low=out["mean"] - half, high=out["mean"] + half)
+
+
+def compare(ours: pd.DataFrame, paper: pd.DataFrame, rows: list[str], columns: dict[str, str]) -> pd.DataFrame:
+    """Ours | paper | difference, one line per cell of the page.
+
+    ours: a `summary`. paper: its rows as index. rows: all rows in order. columns: our column -> the paper's."""
+    shown = [column for column in columns.values() if column != "avg"]
+    if len(shown) < len(_domains(paper)):  # the paper's average over the columns that we have
+        paper = paper.assign(avg=paper[shown].mean(axis=1, skipna=False))
+    cells = pd.DataFrame([(row, column) for row in rows for column in columns], columns=["row", "column"])
+    table = cells.merge(ours, "left", ["row", "column"])
+    published = paper.reindex(rows)
+    for name, suffix in (("paper", ""), ("paper_std", "_std")):
+        long = {(r, c): published.get(columns[c] + suffix, {}).get(r, np.nan) for r in rows for c in columns}
+        table[name] = [long[cell] for cell in zip(table["row"], table["column"], strict=True)]
+    return table.assign(difference=table["mean"] - table["paper"])
+
+
+def columns_of(paper: pd.DataFrame, targets: list[str]) -> dict[str, str]:
+    """Which column of the paper's table each of our targets stands for; on stand-in data by position."""
+    domains = _domains(paper)
+    stand_in = next(s.domains for s in SETTINGS.values() if targets[0] in s.domains)
+    names = {t: t if t in domains else domains[stand_in.index(t)] for t in targets}
+    return names | {"avg": "avg"}
+
+
+def markdown(table: pd.DataFrame, first: str, columns: dict[str, str], digits: int = 1) -> str:
+    """The page: ours ± std (paper's) per cell; the average with its interval, n, the paper's and the difference."""
+    best = table.groupby("column")["mean"].max()
+    named = [ours if ours == theirs else f"{ours} (paper: {theirs})" for ours, theirs in columns.items()]
+    lines = [[first, *named, "95 % CI", "n", "paper", "difference"]]
+    for row in dict.fromkeys(table["row"]):
+        cells = {cell.column: cell for cell in table[table["row"] == row].itertuples()}
+        last = cells["avg"]
+        shown = [_cell(cells[column], best[column], digits, column != "avg") for column in columns]
+        interval = "–" if pd.isna(last.low) else f"[{last.low:.{digits}f}, {last.high:.{digits}f}]"
+        tail = [_number(last.n, 0), _number(last.paper, 2), _number(last.difference, digits, "+")]
+        lines.append([row, *shown, interval, *tail])
+    return as_markdown(lines)
+
+
+def as_markdown(lines: list[list[str]]) -> str:
+    """Rows of words, the first of them the head, as a table in markdown."""
+    lines = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def save(
+    content: Figure | str,
+    stem: str,
+    study: str,
+    caption: str,
+    numbers: pd.DataFrame | None = None,
+    runs: pd.DataFrame | None = None,
+    claims: dict[str, bool | None] | None = None,
+) -> str:
+    """Write an item into `figures/<study>/`: a figure as png and pdf, a table as md, the numbers as csv.
+
+    The md of either carries caption, study, coverage and the paper's claims, ticked or crossed; it is returned."""
+    label, place = grid.study(study).label, paths.FIGURES / study
+    if isinstance(content, Figure):
+        stamp = f"study {study}" if runs is None else f"study {study}: {label}"
+        content.text(1, -0.01, stamp, ha="right", va="top", fontsize=7, color="#888888")
+        for kind in ("png", "pdf"):
+            buffer = io.BytesIO()
+            dated = {"metadata": {"CreationDate": None}} if kind == "pdf" else {}
+            content.savefig(buffer, format=kind, **dated)
+            write(place / f"{stem}.{kind}", buffer.getvalue())
     if numbers is not None:
-        numbers.to_csv(place / f"{stem}.csv", index=False)
+        write(place / f"{stem}.csv", numbers.to_csv(index=False, float_format="%.6g"))
+    parts = [f"**{title(stem)}.** {caption}", f"Study `{study}`: {label}."]
+    if runs is not None:
+        parts[-1] += f" {coverage(runs)}."
+    parts += [content] if isinstance(content, str) else []
+    marks = {True: "✓", False: "✗", None: "–"}
+    parts += ["\n".join(f"- {marks[holds]} {claim}" for claim, holds in claims.items())] if claims else []
+    if runs is not None and runs.attrs["missing"]:
+        parts.append("Missing runs: " + ", ".join(f"`{run}`" for run in runs.attrs["missing"]) + ".")
+    text = "\n\n".join(parts) + "\n"
+    write(place / f"{stem}.md", text)
+    return text
+
+
+def holds(condition: object, *needed: float) -> bool | None:
+    """A claim's mark: unknown where a number that it needs is missing."""
+    return None if any(pd.isna(number) for number in needed) else bool(condition)
+
+
+def _domains(paper):
+    return [column for column in paper if column != "avg" and f"{column}" in _ALL_DOMAINS]
+
+
+def _number(value, digits, sign=""):
+    return "–" if pd.isna(value) else f"{value:{sign}.{digits}f}"
+
+
+def _cell(cell, best, digits, paper):
+    ours = _number(cell.mean, digits)
+    ours = f"**{ours}**" if not pd.isna(cell.mean) and cell.mean == best else ours
+    ours += f" ± {cell.std:.{digits}f}" if not pd.isna(cell.std) else ""
+    theirs = _number(cell.paper, 1) + (f" ± {cell.paper_std:.1f}" if not pd.isna(cell.paper_std) else "")
+    return f"{ours} ({theirs})" if paper and not pd.isna(cell.paper) else ours

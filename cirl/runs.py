@@ -1,4 +1,4 @@
-"""A run's folder `data/runs/<run id>/`: resume, checkpoint, finish; and reading finished runs back.
+"""A run's folder `data/runs/<run id>/`: resume, checkpoint, finish.
 
     config.json    all fields of the run, and where it comes from; written first
     history.csv    one row per epoch
@@ -6,12 +6,11 @@
     model.pt       the weights of the epoch with the best source-validation accuracy
     metrics.json   written last: it is the mark of a finished run
 
-Every file is written under another name and then renamed, so that it is there whole or not at all.
+Every file is there whole or not at all (`files.write`).
 """
 
 import io
 import json
-import os
 import platform
 import subprocess
 from dataclasses import asdict
@@ -26,10 +25,11 @@ from cirl import metrics, paths
 from cirl.config import Run
 from cirl.data import Loaders, content_digest
 from cirl.errors import UserError
+from cirl.files import read_json, training_digest, write
 from cirl.methods import METHODS
 from cirl.methods.base import Method
+from cirl.results import RULES
 
-RULES = ("source_val", "last", "oracle")
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "matplotlib", "pillow")
 
 
@@ -48,13 +48,13 @@ def seed_epoch(run: Run, epoch: int) -> None:
 
 
 def resume(run: Run, method: Method, data: Loaders) -> list[dict]:
-    """Bring the method to where the run stands; the history so far, empty for a new run."""
+    """Bring the method to where the run stands; the history so far, empty for a new run.
+
+    A run that other code has left half done begins anew: one run is never the work of two codes."""
     place = folder(run)
     if not (place / "config.json").exists():
-        place.mkdir(parents=True, exist_ok=True)
-        write(place / "config.json", json.dumps({**asdict(run), "provenance": provenance(data)}, indent=2))
-        return []
-    kept = {name: value for name, value in read_json(place / "config.json").items() if name in asdict(run)}
+        return begin(run, data)
+    kept = read_json(place / "config.json")
     different = [name for name, value in asdict(run).items() if kept.get(name) != value]
     if different:
         says = ", ".join(f"{name}={kept.get(name)!r} (asked for: {getattr(run, name)!r})" for name in different)
@@ -62,11 +62,18 @@ def resume(run: Run, method: Method, data: Loaders) -> list[dict]:
     if is_finished(run):
         method.load_state_dict(torch.load(place / "model.pt", map_location="cpu", weights_only=True))
         return pd.read_csv(place / "history.csv").to_dict("records")
-    if not (place / "last.pt").exists():
-        return []
+    if kept["provenance"]["code"] != training_digest() or not (place / "last.pt").exists():
+        return begin(run, data)
     state = torch.load(place / "last.pt", map_location="cpu", weights_only=True)
     method.restore(state["method"])
     return state["history"]
+
+
+def begin(run: Run, data: Loaders) -> list[dict]:
+    """A new folder, or one made new: the config, and an empty history."""
+    (folder(run) / "last.pt").unlink(missing_ok=True)
+    write(folder(run) / "config.json", json.dumps({**asdict(run), "provenance": provenance(data)}, indent=2))
+    return []
 
 
 def checkpoint(run: Run, method: Method, history: list[dict]) -> None:
@@ -114,33 +121,6 @@ def load_model(run: Run, classes: int) -> Method:
     return method.eval()
 
 
-def load_runs(expected: list[Run], rule: str = "source_val") -> pd.DataFrame:
-    """One row per finished run of those expected: its fields and, under a selection rule, its results.
-
-    `attrs["missing"]` lists the ids of the others."""
-    if rule not in RULES:
-        raise UserError(f"rule={rule!r} is not possible; allowed: {', '.join(RULES)}.")
-    rows = []
-    for run in filter(is_finished, expected):
-        result = read_json(folder(run) / "metrics.json")
-        scalars = {name: value for name, value in result.items() if not isinstance(value, dict)}
-        readings = {name: value for name, value in result.items() if name.startswith("importance")}
-        flat = {f"{name}_{key}": value[key] for name, value in readings.items() for key in value}
-        # `target` names the domain, so the accuracy on it is `accuracy`
-        chosen = {("accuracy" if name == "target" else name): value for name, value in result[rule].items()}
-        rows.append({**asdict(run), **scalars, **chosen, **flat, "rule": rule})
-    table = pd.DataFrame(rows)
-    table.attrs["missing"] = [run.id for run in expected if not is_finished(run)]
-    table.attrs["expected"] = len(expected)
-    return table
-
-
-def coverage(table: pd.DataFrame) -> str:
-    """How much of what was expected is there: `18 of 20 runs`."""
-    expected = table.attrs["expected"]
-    return f"{expected - len(table.attrs['missing'])} of {expected} runs"
-
-
 def provenance(data: Loaders) -> dict:
     """Where a run comes from: code, packages, machine and data."""
     command = ["git", "-C", str(paths.ROOT), "describe", "--always", "--dirty"]
@@ -151,6 +131,7 @@ def provenance(data: Loaders) -> dict:
     device = data.device.type if data.device.type == "cpu" else torch.cuda.get_device_name(data.device)
     return {
         "commit": commit,
+        "code": training_digest(),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
         "device": device,
@@ -162,23 +143,3 @@ def serialized(state: dict) -> bytes:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
-
-
-def write(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(unfinished, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def read_json(path: Path) -> dict:
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); move it away and run again.") from None

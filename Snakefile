@@ -1,0 +1,99 @@
+"""The whole study as one graph: train every run, collect the results, render every item, gather the report.
+
+    snakemake --config study=tiny        (or digits, lite, paper; -n for a dry run)
+
+What must be trained and rendered is said by cirl.grid alone. A run is trained again when its parameters or the code of
+training change, never because a notebook was edited. With `--config study=paper train=no` nothing is trained: items render
+from the runs that are there and from data/results.csv and data/history.csv.
+"""
+
+import shlex
+import sys
+from dataclasses import asdict
+
+from snakemake.exceptions import WorkflowError
+
+from cirl import grid
+from cirl.errors import UserError
+from cirl.files import training_digest
+
+STUDY = config.get("study", "tiny")
+TRAIN = config.get("train", "yes") != "no"
+try:
+    RUNS = {run.id: run for run in grid.all_runs(STUDY)}
+except UserError as error:
+    raise WorkflowError(str(error))
+FIGURES = f"figures/{STUDY}"
+
+
+def metrics(runs):
+    return [f"data/runs/{run.id}/metrics.json" for run in runs] if TRAIN else []
+
+
+def parameters(wildcards):
+    fields = asdict(RUNS[wildcards.id]).items()
+    return " ".join(f"-p {name} {shlex.quote(str(value))}" for name, value in fields)
+
+
+done = sum(os.path.exists(file) for file in metrics(RUNS.values()))
+print(f"study {STUDY}: {done} of {len(RUNS)} runs finished", file=sys.stderr)
+
+
+rule all:
+    input:
+        "data/results.csv" if TRAIN else [],
+        f"{FIGURES}/report.html",
+
+
+rule train:
+    input:
+        ancient("notebooks/02_train.ipynb"),
+    output:
+        "data/runs/{id}/metrics.json",
+    log:
+        "data/runs/{id}/02_train.ipynb",
+    params:
+        fields=parameters,
+        code=training_digest(),
+    threads: 1
+    shell:
+        "papermill {input} {log} --no-progress-bar -p threads {threads} {params.fields} > /dev/null"
+
+
+rule collect:
+    input:
+        metrics(RUNS.values()),
+    output:
+        update("data/results.csv"),
+        update("data/history.csv"),
+    shell:
+        "python -c 'from cirl import grid, results; results.collect(grid.all_runs(\"{STUDY}\"), \"{STUDY}\")'"
+
+
+for notebook, items in grid.notebooks(STUDY).items():
+
+    rule:
+        name:
+            notebook
+        input:
+            notebook=f"notebooks/{notebook}.ipynb",
+            looks="cirl/report.py",
+            runs=metrics(run for item in items for run in grid.expected(item, STUDY)),
+        output:
+            [f"{FIGURES}/{item}.{kind}" for item in items for kind in grid.kinds(item)],
+        log:
+            f"data/executed/{STUDY}/{notebook}.ipynb",
+        shell:
+            "papermill {input.notebook} {log} --no-progress-bar -p study {STUDY} > /dev/null"
+
+
+rule report:
+    input:
+        notebook="notebooks/report.ipynb",
+        captions=[f"{FIGURES}/{item}.md" for items in grid.notebooks(STUDY).values() for item in items],
+    output:
+        f"{FIGURES}/report.html",
+    log:
+        f"data/executed/{STUDY}/report.ipynb",
+    shell:
+        "papermill {input.notebook} {log} --no-progress-bar -p study {STUDY} > /dev/null"

@@ -1,0 +1,70 @@
+"""The report of a study as one self-contained page: every item with its caption, coverage and claims."""
+
+import base64
+from html import escape
+from importlib.metadata import version
+
+import mistune
+import pandas as pd
+
+from cirl import grid, paths, report, results
+
+STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; margin: 0; background: #fff; }
+header, main { max-width: 60rem; margin: 0 auto; padding: 1rem; }
+nav a { display: inline-block; margin: 0 .6rem .3rem 0; color: #0072B2; }
+section { border-top: 1px solid #ddd; padding: 1rem 0; }
+img { max-width: 100%; height: auto; display: block; margin: .5rem 0; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .85rem; }
+th, td { padding: .25rem .6rem; border-bottom: 1px solid #eee; text-align: left; white-space: nowrap; }
+ul { padding-left: 0; list-style: none; }
+code { background: #f4f4f4; padding: 0 .2rem; overflow-wrap: anywhere; }
+"""
+
+
+def page(study: str) -> str:
+    """The html of a study's report, images inside."""
+    items = [item for owned in grid.notebooks(study).values() for item in owned]
+    items = sorted(items, key=_order)
+    links = "".join(f'<a href="#{item}">{escape(report.title(item))}</a>' for item in items)
+    sections = "".join(_section(item, study) for item in items)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>CIRL, study {escape(study)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<style>{STYLE}</style></head><body><header><h1>CIRL: figures and tables of the study {escape(study)}</h1>"
+        f"<p>{escape(grid.study(study).label)}.</p>{_provenance(study)}<nav>{links}</nav></header>"
+        f"<main>{sections}</main></body></html>"
+    )
+
+
+def _order(item):
+    """Figures, tables, then the rest, each by number."""
+    kind = 0 if item.startswith("figure") else 1 if item.startswith("table") else 2
+    return kind, item
+
+
+def _section(item, study):
+    place = paths.FIGURES / study
+    if not (place / f"{item}.md").exists():
+        return f'<section id="{item}"><h2>{escape(report.title(item))}</h2><p>Not rendered yet.</p></section>'
+    image = ""
+    if (place / f"{item}.png").exists():
+        data = base64.b64encode((place / f"{item}.png").read_bytes()).decode()
+        image = f'<img alt="{escape(report.title(item))}" src="data:image/png;base64,{data}">'
+    text = mistune.create_markdown(plugins=["table"])((place / f"{item}.md").read_text())
+    text = text.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
+    return f'<section id="{item}"><h2>{escape(report.title(item))}</h2>{image}{text}</section>'
+
+
+def _provenance(study):
+    """How many runs there are, by which code, and with what."""
+    runs = results.load_runs({"all": grid.all_runs(study)})
+    commits = ", ".join(sorted(runs["commit"].astype(str).unique())) if len(runs) else "none"
+    minutes = pd.to_numeric(runs["seconds"]).sum() / 60 if len(runs) else 0
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "grad-cam"))
+    return (
+        f"<p>{results.coverage(runs)}, {minutes:.0f} minutes of training in all. Code of the runs: {escape(commits)}. "
+        f"{escape(packages)}. Accuracies are of the epoch that source validation chose, unless another rule is named.</p>"
+    )

@@ -1,0 +1,135 @@
+"""Reading finished runs back, from their folders or from the two committed files that collect them.
+
+    data/results.csv    one row per finished run
+    data/history.csv    one row per epoch of a finished run
+
+A run's folder speaks first; where there is none, the collected files do, so that tables and curves render on a machine
+without a GPU and without checkpoints. What neither knows is missing, and said to be.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, fields
+
+import pandas as pd
+
+from cirl import paths
+from cirl.config import Run
+from cirl.errors import UserError, refuse
+from cirl.files import read_json, write
+
+RULES = ("source_val", "last", "oracle")
+FIELDS = [field.name for field in fields(Run)]
+
+
+def load_runs(rows: dict[str, list[Run]], rule: str = "source_val") -> pd.DataFrame:
+    """One row per finished run of an item: the item's row, the run's fields, and its results under a selection rule.
+
+    `accuracy` is that on the target domain, in per cent. `attrs` says what was expected and what is missing."""
+    if rule not in RULES:
+        raise refuse("rule", rule, RULES)
+    collected = _collected("results.csv").set_index("id", drop=False)
+    found, missing = [], []
+    for row, run in _pairs(rows):
+        record = _record(run, collected)
+        if record is None:
+            missing.append(run.id)
+        else:
+            found.append({"row": row, **asdict(run), **_under(record, rule), "rule": rule})
+    table = pd.DataFrame(found, columns=None if found else ["row", *FIELDS, "accuracy", "source_val", "epoch", "rule"])
+    table.attrs.update(expected=len({run.id for _, run in _pairs(rows)}), missing=sorted(set(missing)))
+    return table
+
+
+def load_history(rows: dict[str, list[Run]]) -> pd.DataFrame:
+    """One row per epoch of the finished runs of an item, with the item's row and the run's seed and target."""
+    collected = _collected("history.csv")
+    parts = []
+    for row, run in _pairs(rows):
+        file = paths.RUNS / run.id / "history.csv"
+        if (paths.RUNS / run.id / "metrics.json").exists():
+            epochs = pd.read_csv(file)
+        else:
+            epochs = collected[collected["id"] == run.id]
+        epochs = epochs.rename(columns={"target": "accuracy"}).dropna(axis=1, how="all")
+        parts.append(epochs.assign(row=row, id=run.id, seed=run.seed, target=run.target))
+    table = pd.concat(parts) if parts else pd.DataFrame(columns=["row", "id", "epoch"])
+    expected = {run.id for _, run in _pairs(rows)}
+    table.attrs.update(expected=len(expected), missing=sorted(expected - set(table["id"])))
+    return table
+
+
+def coverage(table: pd.DataFrame) -> str:
+    """How much of what was expected is there: `18 of 20 runs`."""
+    expected, missing = table.attrs["expected"], table.attrs["missing"]
+    return f"{expected - len(missing)} of {expected} runs"
+
+
+def collect(runs: Iterable[Run], study: str) -> None:
+    """Bring the study's finished runs into results.csv and history.csv; the rows of other runs stay as they are."""
+    results, history = _collected("results.csv"), _collected("history.csv")
+    done = [run for run in runs if (paths.RUNS / run.id / "metrics.json").exists()]
+    ids = {run.id for run in done}
+    new_results = [{"id": run.id, "study": study, **asdict(run), **_flat(_metrics(run))} for run in done]
+    new_history = [pd.read_csv(paths.RUNS / run.id / "history.csv").assign(id=run.id) for run in done]
+    results = pd.concat([results[~results["id"].isin(ids)], pd.DataFrame(new_results)])
+    history = pd.concat([history[~history["id"].isin(ids)], *new_history])
+    history = history[["id", *[column for column in history.columns if column not in ("id", "seconds")]]]
+    write(paths.DATA / "results.csv", results.sort_values("id").to_csv(index=False))
+    write(paths.DATA / "history.csv", history.sort_values(["id", "epoch"]).to_csv(index=False))
+
+
+def _pairs(rows):
+    return [(row, run) for row, runs in rows.items() for run in runs]
+
+
+def _record(run, collected):
+    """The flat results of a finished run, or None."""
+    if (paths.RUNS / run.id / "metrics.json").exists():
+        return _flat(_metrics(run))
+    return collected.loc[run.id].to_dict() if run.id in collected.index else None
+
+
+def _metrics(run):
+    config = read_json(paths.RUNS / run.id / "config.json")
+    metrics = read_json(paths.RUNS / run.id / "metrics.json")
+    missing = [name for name in (*RULES, "floor") if name not in metrics]
+    if missing or metrics.get("id") != run.id:
+        raise UserError(f"{paths.RUNS / run.id / 'metrics.json'} is not the record of {run.id}; move it away.")
+    return metrics | {"commit": config.get("provenance", {}).get("commit", "unknown")}
+
+
+def _flat(metrics):
+    """`source_val.target` and so on: a record in one row."""
+    flat = {}
+    for name, value in metrics.items():
+        values = value.items() if isinstance(value, dict) else [(None, value)]
+        flat |= {f"{name}.{key}" if key else name: each for key, each in values}
+    return flat
+
+
+def _under(record, rule):
+    """The columns of a record under one rule; accuracy on the target is `accuracy`, since `target` is the domain."""
+    chosen = {key.removeprefix(f"{rule}."): value for key, value in record.items() if key.startswith(f"{rule}.")}
+    chosen["accuracy"] = chosen.pop("target")
+    rest = {
+        key: value
+        for key, value in record.items()
+        if key.startswith("importance") or key in ("floor", "seconds", "commit")
+    }
+    return rest | chosen
+
+
+def _collected(name):
+    """A collected file, empty where there is none; a damaged one is named with its line."""
+    file = paths.DATA / name
+    if not file.exists():
+        return pd.DataFrame({"id": pd.Series(dtype=str)})
+    lines = file.read_text().splitlines()
+    width = lines[0].count(",") if lines else 0
+    for number, line in enumerate(lines, 1):
+        if line.count(",") != width or (number == 1 and not line.startswith("id,")):
+            raise UserError(
+                f"{file}, line {number}, is damaged: {json.dumps(line[:60])}. Restore it with git checkout."
+            )
+    return pd.read_csv(file, keep_default_na=True)
