@@ -1,28 +1,35 @@
 # `make` renders everything from the embedded data, `make test` checks it; both set themselves up.
 PYTHON ?= python3
+STUDY ?= tiny
+QUIET := --quiet rules host reason
 BIN := .venv/bin
 READY := .venv/.ready
+export PATH := $(CURDIR)/$(BIN):$(PATH)
 export OMP_NUM_THREADS ?= 1
 
-all: $(READY) ## set up, then train DeepAll and CIRL on the embedded data and execute the tour
-	$(BIN)/papermill notebooks/02_train.ipynb data/executed/train_deepall.ipynb -p method deepall --cwd notebooks
-	$(BIN)/papermill notebooks/02_train.ipynb data/executed/train_cirl.ipynb -p method cirl --cwd notebooks
-	$(BIN)/papermill notebooks/00_tour.ipynb data/executed/00_tour.ipynb --cwd notebooks
+all: $(READY) ## set up, then every figure and table of the paper from the embedded data (a quarter of an hour)
+	snakemake --config study=tiny $(QUIET)
+
+digits lite paper: $(READY) ## the same on Digits-DG, on PACS at a CPU's size, or everything as published
+	snakemake --config study=$@ $(QUIET)
+
+render: $(READY) ## draw a study's items from the collected results, training nothing: make render STUDY=paper
+	snakemake --config study=$(STUDY) train=no $(QUIET)
 
 test: $(READY) ## the whole test suite, notebooks included (minutes)
-	$(BIN)/pytest -n 2
+	pytest -n 2
 
 test-fast: $(READY) ## the tests that take seconds
-	$(BIN)/pytest -n 2 -m "not slow"
+	pytest -n 2 -m "not slow"
 
 lab: $(READY) ## open the notebooks in JupyterLab
-	$(BIN)/jupyter lab notebooks
+	jupyter lab notebooks
 
 lint: $(READY) ## ruff on code and notebooks
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	ruff check . && ruff format --check .
 
 hooks: $(READY) ## install the pre-commit hooks
-	$(BIN)/pre-commit install
+	pre-commit install
 
 setup: $(READY) ## create .venv and install the pinned packages
 
@@ -33,9 +40,9 @@ $(READY): requirements.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --progress-bar on -r requirements.txt
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
-	@mkdir -p data/executed && touch $@
+	@touch $@
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/make \1|\2/' | column -t -s '|'
+	@grep -hE '^[a-z -]+:.*##' Makefile | sed -E 's/^([a-z -]+):.*## (.*)/make \1|\2/' | column -t -s '|'
 
-.PHONY: all test test-fast lab lint hooks setup help
+.PHONY: all digits lite paper render test test-fast lab lint hooks setup help

@@ -66,5 +66,5 @@ def _provenance(study):
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "grad-cam"))
     return (
         f"<p>{results.coverage(runs)}, {minutes:.0f} minutes of training in all. Code of the runs: {escape(commits)}. "
-        f"{escape(packages)}. Accuracies are of the epoch that source validation chose, unless another rule is named.</p>"
+        f"{escape(packages)}. Accuracies are of the epoch that source validation chose, unless a rule is named.</p>"
     )

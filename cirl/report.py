@@ -10,12 +10,13 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from cirl import grid, paths
-from cirl.config import SETTINGS
+from cirl.config import SETTINGS, Run
 from cirl.errors import refuse
 from cirl.files import write
 from cirl.results import coverage
 
 COLORS = {"DeepAll": "#777777", "CIRL": "#D55E00", "paper": "#BBBBBB"}  # colour-blind safe (Okabe and Ito)
+PARTS = {"plain": "photo", "photo": "art_painting", "street": "sketch", "print": "cartoon"}  # of tiny for PACS
 _ALL_DOMAINS = {domain for known in SETTINGS.values() for domain in known.domains}
 
 
@@ -65,28 +66,31 @@ def summary(runs: pd.DataFrame, targets: list[str], value: str = "accuracy") -> 
     return out.assign(low=out["mean"] - half, high=out["mean"] + half)
 
 
-def compare(ours: pd.DataFrame, paper: pd.DataFrame, rows: list[str], columns: dict[str, str]) -> pd.DataFrame:
-    """Ours | paper | difference, one line per cell of the page.
+def columns_of(paper: pd.DataFrame, runs: list[Run]) -> dict[str, str]:
+    """Our targets, and the column of the paper's table that each stands for (`PARTS`, or else by position)."""
+    domains = [column for column in paper if column in _ALL_DOMAINS]
+    ours = runs[0].settings.domains
+    parts = {domain: domain for domain in ours} if set(ours) == set(domains) else dict(zip(ours, domains, strict=True))
+    if runs[0].dataset == "tiny" and set(domains) == set(PARTS.values()):
+        parts = PARTS
+    return {target: parts[target] for target in dict.fromkeys(run.target for run in runs)} | {"avg": "avg"}
 
-    ours: a `summary`. paper: its rows as index. rows: all rows in order. columns: our column -> the paper's."""
-    shown = [column for column in columns.values() if column != "avg"]
-    if len(shown) < len(_domains(paper)):  # the paper's average over the columns that we have
-        paper = paper.assign(avg=paper[shown].mean(axis=1, skipna=False))
+
+def compare(ours: pd.DataFrame, paper: pd.DataFrame, rows: list[str], columns: dict[str, str]) -> pd.DataFrame:
+    """Ours | paper | difference, one line per cell of the page; no difference is taken between different data.
+
+    ours: a `summary`. paper: its rows as index. rows: all rows in order. columns: of `columns_of`."""
+    domains = [column for column in columns.values() if column != "avg"]
+    if len(domains) < sum(column in _ALL_DOMAINS for column in paper):  # its average over the columns that we have
+        paper = paper.assign(avg=paper[domains].mean(axis=1, skipna=False))
     cells = pd.DataFrame([(row, column) for row in rows for column in columns], columns=["row", "column"])
     table = cells.merge(ours, "left", ["row", "column"])
     published = paper.reindex(rows)
     for name, suffix in (("paper", ""), ("paper_std", "_std")):
         long = {(r, c): published.get(columns[c] + suffix, {}).get(r, np.nan) for r in rows for c in columns}
         table[name] = [long[cell] for cell in zip(table["row"], table["column"], strict=True)]
-    return table.assign(difference=table["mean"] - table["paper"])
-
-
-def columns_of(paper: pd.DataFrame, targets: list[str]) -> dict[str, str]:
-    """Which column of the paper's table each of our targets stands for; on stand-in data by position."""
-    domains = _domains(paper)
-    stand_in = next(s.domains for s in SETTINGS.values() if targets[0] in s.domains)
-    names = {t: t if t in domains else domains[stand_in.index(t)] for t in targets}
-    return names | {"avg": "avg"}
+    same = all(ours == theirs for ours, theirs in columns.items())
+    return table.assign(difference=table["mean"] - table["paper"] if same else np.nan)
 
 
 def markdown(table: pd.DataFrame, first: str, columns: dict[str, str], digits: int = 1) -> str:
@@ -149,10 +153,6 @@ def save(
 def holds(condition: object, *needed: float) -> bool | None:
     """A claim's mark: unknown where a number that it needs is missing."""
     return None if any(pd.isna(number) for number in needed) else bool(condition)
-
-
-def _domains(paper):
-    return [column for column in paper if column != "avg" and f"{column}" in _ALL_DOMAINS]
 
 
 def _number(value, digits, sign=""):

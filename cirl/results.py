@@ -53,7 +53,9 @@ def load_history(rows: dict[str, list[Run]]) -> pd.DataFrame:
             epochs = collected[collected["id"] == run.id]
         epochs = epochs.rename(columns={"target": "accuracy"}).dropna(axis=1, how="all")
         parts.append(epochs.assign(row=row, id=run.id, seed=run.seed, target=run.target))
-    table = pd.concat(parts) if parts else pd.DataFrame(columns=["row", "id", "epoch"])
+    known = ["row", "id", "seed", "target", "epoch", "accuracy", "source_val", "independence", "floor", "invariance"]
+    parts = [part for part in parts if len(part)]
+    table = pd.concat(parts) if parts else pd.DataFrame(columns=known)
     expected = {run.id for _, run in _pairs(rows)}
     table.attrs.update(expected=len(expected), missing=sorted(expected - set(table["id"])))
     return table

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from cirl import metrics, runs
+from cirl import files, metrics, runs
 from cirl.config import Run
 from cirl.data import loaders
 from cirl.errors import UserError
@@ -104,36 +104,22 @@ def test_the_config_says_where_the_run_comes_from(folder):
     assert config["provenance"]["device"] == "cpu" and len(config["provenance"]["data_digest"]) == 16
 
 
-def test_load_runs_gives_a_row_per_finished_run_and_names_the_missing(folder):
-    expected = [short(folder, seed=seed) for seed in range(3)]
-    results = [train(expected[0]), train(expected[2])]
-    table = runs.load_runs(expected)
-    assert table["seed"].tolist() == [0, 2] and (table["target"] == "wool").all()
-    assert table["accuracy"].tolist() == [result["source_val"]["target"] for result in results]
-    assert table.attrs["missing"] == [expected[1].id] and runs.coverage(table) == "2 of 3 runs"
-    assert runs.load_runs(expected, "oracle")["accuracy"].tolist() == [r["oracle"]["target"] for r in results]
-    assert runs.coverage(runs.load_runs([expected[1]])) == "0 of 1 runs"
-
-
-def test_an_unknown_rule_says_what_there_is(folder):
-    with pytest.raises(UserError, match="source_val, last, oracle"):
-        runs.load_runs([], rule="best")
-
-
-def test_damaged_metrics_are_named_and_left_alone(folder):
+def test_a_half_done_run_of_other_code_begins_anew(folder, monkeypatch):
     run = short(folder)
-    train(run)
-    file = runs.folder(run) / "metrics.json"
-    file.write_text(file.read_text()[:40])
-    with pytest.raises(UserError, match=r"metrics\.json is damaged"):
-        runs.load_runs([run])
-    assert len(file.read_text()) == 40
+    whole = train(run)
+    runs.folder(run).rename(folder.parent / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "training_digest", lambda: "older code")
+        train(run, stop_after=2)
+    data = loaders(run)
+    assert runs.resume(run, METHODS["deepall"](run, 2), data) == []
+    assert train(run) == whole
 
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path):
-    runs.write(tmp_path / "a.txt", "first")
+    files.write(tmp_path / "a.txt", "first")
     with pytest.raises(TypeError):
-        runs.write(tmp_path / "a.txt", 5)
+        files.write(tmp_path / "a.txt", 5)
     assert [file.name for file in tmp_path.iterdir()] == ["a.txt"] and (tmp_path / "a.txt").read_text() == "first"
 
 

@@ -1,0 +1,91 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from cirl import grid, paths
+from cirl.errors import UserError
+
+BIN = Path(sys.executable).parent
+ITEMS = [f"figure{n}" for n in ("1", "2", "3", "4", "5a", "5b", "5c", "5d", "6")] + [
+    f"table{n:02d}" for n in range(1, 15)
+]
+
+
+def test_every_figure_and_table_of_the_paper_is_owned_by_exactly_one_notebook():
+    owned = [item for items in grid.NOTEBOOKS.values() for item in items]
+    assert sorted(item for item in owned if not item.startswith("tour")) == sorted(ITEMS)
+    assert sorted(grid.ITEMS) == sorted(set(ITEMS) - {"figure1", "figure2", "figure3"})
+
+
+def test_every_notebook_exists_and_saves_its_items():
+    for notebook, items in grid.NOTEBOOKS.items():
+        source = "\n".join(cell.source for cell in nbformat.read(paths.NOTEBOOKS / f"{notebook}.ipynb", 4).cells)
+        for item in items:
+            assert item in source or 'f"table{number:02d}"' in source, f"{notebook}: {item}"
+
+
+def test_the_whole_paper_is_about_five_hundred_runs():
+    assert 450 <= len(grid.all_runs("paper")) <= 600
+    assert len({run.id for run in grid.all_runs("paper")}) == len(grid.all_runs("paper"))
+
+
+def test_the_paper_study_is_the_paper():
+    def count(item):
+        return len(grid.expected(item, "paper"))
+
+    assert count("figure5c") == count("figure5d") == 25 * 3
+    assert count("table08") == 2 * 5 * 4 * 3 and count("table07") == 5 * 4 * 3
+    assert count("table05") == 5 * 4 * 3 and count("table09") == 3 * 4 * 3
+    assert {run.dataset for run in grid.all_runs("paper")} == {"digits_dg", "pacs", "officehome", "minidomainnet"}
+    assert {run.epochs for run in grid.expected("table02", "paper")} == {50}
+
+
+def test_runs_that_items_share_are_the_same_runs():
+    main = set(grid.expected("table02", "paper"))
+    assert set(grid.table5("paper")["CIRL"]) <= main
+    assert set(grid.table9("paper")["random"]) <= main
+    assert set(grid.table7("paper")["512"]) == set(grid.table8("paper")["N = 512, kappa = 0.6"])
+    assert set(grid.expected("figure4", "paper")) <= main
+    assert grid.expected("table12", "paper") == grid.expected("table02", "paper")
+
+
+def test_the_tiny_study_keeps_the_shape_on_the_embedded_data():
+    assert {run.dataset for run in grid.all_runs("tiny")} == {"tiny"}
+    assert all(grid.ITEMS[item]("tiny") for item in grid.ITEMS)
+    assert len(grid.all_runs("tiny")) <= 60
+
+
+@pytest.mark.parametrize("call", [lambda: grid.all_runs("huge"), lambda: grid.expected("table15", "tiny")])
+def test_an_unknown_study_or_item_says_what_there_is(call):
+    with pytest.raises(UserError, match=r"allowed: .*(tiny, digits, lite, paper|figure1, figure2)"):
+        call()
+
+
+def snakemake(*arguments):
+    environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    command = [str(BIN / "snakemake"), *arguments]
+    return subprocess.run(command, cwd=paths.ROOT, env=environment, capture_output=True, text=True)
+
+
+def test_a_dry_run_of_the_whole_paper_lists_every_run_and_what_is_finished():
+    done = snakemake("--dry-run", "--config", "study=paper")
+    runs = len(grid.all_runs("paper"))
+    assert done.returncode == 0, done.stderr
+    assert f"of {runs} runs finished" in done.stderr
+    trained = [line for line in done.stdout.splitlines() if line.startswith("train ")]
+    assert int(trained[0].split()[1]) <= runs
+
+
+def test_the_snakefile_names_the_studies_when_it_gets_another():
+    done = snakemake("--dry-run", "--config", "study=huge")
+    assert done.returncode != 0 and "tiny, digits, lite, paper" in done.stderr + done.stdout
+
+
+def test_what_reaches_the_shell_is_quoted():
+    text = (paths.ROOT / "Snakefile").read_text()
+    assert "shlex.quote" in text and json.dumps("shell") not in text

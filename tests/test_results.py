@@ -1,0 +1,192 @@
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cirl import files, paths, report, results
+from cirl.config import Run
+from cirl.errors import UserError
+
+RUNS = {"DeepAll": [Run(method="deepall", target=t, seed=s) for t in ("street", "print") for s in (0, 1)]}
+
+
+def record(run, accuracy):
+    """A finished run's folder, as `runs.finish` leaves it."""
+    chosen = {"epoch": 1, "source_val": 90.0, "target": accuracy, "invariance": 0.5, "independence": 100.0}
+    metrics = {"id": run.id, "seconds": 1.0, **{rule: chosen for rule in results.RULES}, "floor": 30.0}
+    metrics["oracle"] = {**chosen, "target": accuracy + 5}
+    metrics["importance_class"] = {"mean": 3.0, "std": 0.1}
+    place = paths.RUNS / run.id
+    files.write(place / "config.json", json.dumps({**asdict(run), "provenance": {"commit": "abc", "code": "x"}}))
+    files.write(
+        place / "history.csv", f"epoch,loss,source_val,target,independence,floor,seconds\n0,1,80,{accuracy},5,3,1\n"
+    )
+    files.write(place / "metrics.json", json.dumps(metrics))
+
+
+@pytest.fixture
+def recorded(workspace):
+    for accuracy, run in zip((70, 72, 60, 64), RUNS["DeepAll"], strict=True):
+        record(run, accuracy)
+    return workspace
+
+
+def test_the_collected_files_alone_give_the_same_tables_and_curves(recorded):
+    table, history = results.load_runs(RUNS), results.load_history(RUNS)
+    results.collect(RUNS["DeepAll"], "tiny")
+    paths.RUNS.rename(recorded / "gone")
+    again, curves = results.load_runs(RUNS), results.load_history(RUNS)
+    columns = [
+        "row",
+        "id" if "id" in table else "seed",
+        "target",
+        "accuracy",
+        "importance_class.mean",
+        "floor",
+        "commit",
+    ]
+    pd.testing.assert_frame_equal(again[columns], table[columns], check_dtype=False)
+    shown = ["row", "epoch", "accuracy", "independence", "seed", "target"]
+    pd.testing.assert_frame_equal(
+        curves[shown].reset_index(drop=True), history[shown].reset_index(drop=True), check_dtype=False
+    )
+    assert results.coverage(again) == results.coverage(curves) == "4 of 4 runs"
+
+
+def test_collecting_keeps_the_rows_of_runs_that_are_not_here(recorded):
+    results.collect(RUNS["DeepAll"], "tiny")
+    paths.RUNS.rename(recorded / "gone")
+    other = Run(method="cirl")
+    record(other, 88)
+    results.collect([other, *RUNS["DeepAll"]], "lite")
+    table = pd.read_csv(paths.DATA / "results.csv").set_index("id")
+    assert len(table) == 5 and table.loc[other.id, "study"] == "lite"
+    assert table.loc[RUNS["DeepAll"][0].id, "study"] == "tiny"
+
+
+def test_collecting_twice_changes_nothing(recorded):
+    results.collect(RUNS["DeepAll"], "tiny")
+    before = [(paths.DATA / name).read_bytes() for name in ("results.csv", "history.csv")]
+    results.collect(RUNS["DeepAll"], "tiny")
+    assert [(paths.DATA / name).read_bytes() for name in ("results.csv", "history.csv")] == before
+
+
+def test_rules_read_their_own_numbers(recorded):
+    assert results.load_runs(RUNS)["accuracy"].tolist() == [70, 72, 60, 64]
+    assert results.load_runs(RUNS, "oracle")["accuracy"].tolist() == [75, 77, 65, 69]
+    with pytest.raises(UserError, match="source_val, last, oracle"):
+        results.load_runs(RUNS, "best")
+
+
+def test_what_is_missing_is_named(recorded):
+    rows = {**RUNS, "CIRL": [Run(method="cirl")]}
+    table = results.load_runs(rows)
+    assert table.attrs["missing"] == [Run(method="cirl").id] and results.coverage(table) == "4 of 5 runs"
+    assert results.coverage(results.load_runs({"CIRL": [Run(method="cirl")]})) == "0 of 1 runs"
+
+
+def test_a_damaged_record_is_named_with_its_line_and_nothing_is_overwritten(recorded):
+    results.collect(RUNS["DeepAll"], "tiny")
+    kept = (paths.DATA / "results.csv").read_bytes()
+    broken = paths.RUNS / RUNS["DeepAll"][0].id / "metrics.json"
+    broken.write_text(broken.read_text()[:50])
+    with pytest.raises(UserError, match=r"metrics\.json, line 1, is damaged"):
+        results.collect(RUNS["DeepAll"], "tiny")
+    assert (paths.DATA / "results.csv").read_bytes() == kept
+    file = paths.DATA / "results.csv"
+    file.write_text(kept.decode() + "half,a,line\n")
+    with pytest.raises(UserError, match=r"results\.csv, line 6, is damaged"):
+        results.load_runs(RUNS)
+    assert file.read_text().endswith("half,a,line\n")
+
+
+def test_a_record_of_another_run_is_refused(recorded):
+    one, two = (paths.RUNS / run.id / "metrics.json" for run in RUNS["DeepAll"][:2])
+    one.write_text(two.read_text())
+    with pytest.raises(UserError, match="is not the record of"):
+        results.load_runs(RUNS)
+
+
+def test_a_summary_is_mean_deviation_and_interval_over_seeds(recorded):
+    summary = report.summary(results.load_runs(RUNS), ["street", "print"]).set_index("column")
+    assert summary["mean"].tolist() == [71, 62, 66.5] and summary["n"].tolist() == [2, 2, 2]
+    assert summary.loc["avg", "std"] == pytest.approx(np.std([65, 68], ddof=1))
+    half = 12.706 * np.std([65, 68], ddof=1) / np.sqrt(2)
+    assert summary.loc["avg", "high"] == pytest.approx(66.5 + half, abs=0.01)
+
+
+def test_an_average_over_an_incomplete_row_is_missing(recorded):
+    summary = report.summary(results.load_runs({"x": RUNS["DeepAll"][:3]}), ["street", "print"]).set_index("column")
+    assert summary.loc["avg", "n"] == 1  # the second seed lacks a target
+
+
+def test_a_comparison_shows_ours_the_papers_and_the_difference(workspace):
+    runs = [Run("pacs", target, "deepall") for target in ("art_painting", "cartoon", "photo", "sketch")]
+    for accuracy, run in zip((80, 75, 90, 60), runs, strict=True):
+        record(run, accuracy)
+    paper = report.paper_table(2).set_index("method")
+    columns = report.columns_of(paper, runs)
+    table = report.compare(
+        report.summary(results.load_runs({"DeepAll": runs}), list(columns)[:-1]), paper, ["DeepAll", "CIRL"], columns
+    )
+    cell = table[(table["row"] == "DeepAll") & (table["column"] == "avg")].iloc[0]
+    assert (cell["mean"], cell["paper"]) == (76.25, 79.94) and cell["difference"] == pytest.approx(-3.69)
+    text = report.markdown(table, "Method", columns)
+    assert "| DeepAll | **80.0** (77.6) |" in text and "| CIRL | – (86.1) |" in text and "-3.7 |" in text
+
+
+def test_on_stand_in_data_the_parts_are_named_and_no_difference_is_taken(recorded):
+    paper = report.paper_table(2).set_index("method")
+    columns = report.columns_of(paper, RUNS["DeepAll"])
+    assert columns == {"street": "sketch", "print": "cartoon", "avg": "avg"}
+    table = report.compare(report.summary(results.load_runs(RUNS), ["street", "print"]), paper, ["DeepAll"], columns)
+    assert table["difference"].isna().all()
+    assert table.set_index("column").loc["avg", "paper"] == pytest.approx((69.5 + 76.77) / 2)
+    assert "street (paper: sketch)" in report.markdown(table, "Method", columns)
+
+
+def test_tinys_photo_is_not_mistaken_for_that_of_pacs():
+    paper = report.paper_table(2).set_index("method")
+    assert report.columns_of(paper, [Run(target="photo")])["photo"] == "art_painting"
+    digits = report.paper_table(1).set_index("method")
+    assert report.columns_of(digits, [Run(target="photo")])["photo"] == "mnist_m"
+
+
+def test_an_item_carries_study_coverage_claims_and_what_is_missing(recorded):
+    rows = {**RUNS, "CIRL": [Run(method="cirl")]}
+    text = report.save(
+        "| a |",
+        "table02",
+        "tiny",
+        "A caption.",
+        None,
+        results.load_runs(rows),
+        {"This holds": True, "That": False, "Who knows": None},
+    )
+    assert text == (paths.FIGURES / "tiny" / "table02.md").read_text()
+    for piece in (
+        "**Table 2.** A caption.",
+        "4 of 5 runs",
+        "- ✓ This holds",
+        "- ✗ That",
+        "- – Who knows",
+        "Missing runs: `tiny-",
+    ):
+        assert piece in text
+    with pytest.raises(UserError, match="tiny, digits, lite, paper"):
+        report.save("x", "table02", "enormous", "A caption.")
+
+
+def test_an_unknown_table_of_the_paper_is_refused():
+    with pytest.raises(UserError, match="Tables 1 to 14"):
+        report.paper_table(15)
+
+
+def test_the_digest_of_training_does_not_feel_words_but_feels_code():
+    source = '"""Doc."""\n\ndef f(x):\n    """Doc."""\n    return x + 1  # why\n'
+    same = '"""Other."""\ndef f(x):\n    """Words."""\n    return (x + 1)\n'
+    assert files._without_words(source) == files._without_words(same)
+    assert files._without_words(source) != files._without_words(same.replace("1", "2"))
+    assert files.training_digest() == files.training_digest()
