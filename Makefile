@@ -14,7 +14,7 @@ digits lite paper: $(READY) ## the same on Digits-DG, on PACS at a CPU's size, o
 	snakemake --config study=$@ $(QUIET)
 
 render: $(READY) ## draw a study's items from the collected results, training nothing: make render STUDY=paper
-	snakemake --config study=$(STUDY) train=no $(QUIET)
+	snakemake --config study=$(STUDY) train=no --forceall $(QUIET)
 
 test: $(READY) ## the whole test suite, notebooks included (minutes)
 	pytest -n 2

@@ -24,6 +24,8 @@ try:
 except UserError as error:
     raise WorkflowError(str(error))
 FIGURES = f"figures/{STUDY}"
+QUIETLY = "> {log.words} 2>&1 || {{ tail -n 4 {log.words} >&2; exit 1; }}"
+NOTEBOOKS = grid.notebooks(STUDY, weights=TRAIN)
 
 
 def metrics(runs):
@@ -51,13 +53,14 @@ rule train:
     output:
         "data/runs/{id}/metrics.json",
     log:
-        "data/runs/{id}/02_train.ipynb",
+        notebook="data/runs/{id}/02_train.ipynb",
+        words="data/executed/{id}.log",
     params:
         fields=parameters,
         code=training_digest(),
     threads: 1
     shell:
-        "papermill {input} {log} --no-progress-bar -p threads {threads} {params.fields} > /dev/null"
+        "papermill {input} {log.notebook} --no-progress-bar -p threads {threads} {params.fields} " + QUIETLY
 
 
 rule collect:
@@ -70,7 +73,7 @@ rule collect:
         "python -c 'from cirl import grid, results; results.collect(grid.all_runs(\"{STUDY}\"), \"{STUDY}\")'"
 
 
-for notebook, items in grid.notebooks(STUDY).items():
+for notebook, items in NOTEBOOKS.items():
 
     rule:
         name:
@@ -82,18 +85,20 @@ for notebook, items in grid.notebooks(STUDY).items():
         output:
             [f"{FIGURES}/{item}.{kind}" for item in items for kind in grid.kinds(item)],
         log:
-            f"data/executed/{STUDY}/{notebook}.ipynb",
+            notebook=f"data/executed/{STUDY}/{notebook}.ipynb",
+            words=f"data/executed/{STUDY}/{notebook}.log",
         shell:
-            "papermill {input.notebook} {log} --no-progress-bar -p study {STUDY} > /dev/null"
+            "papermill {input.notebook} {log.notebook} --no-progress-bar -p study {STUDY} " + QUIETLY
 
 
 rule report:
     input:
         notebook="notebooks/report.ipynb",
-        captions=[f"{FIGURES}/{item}.md" for items in grid.notebooks(STUDY).values() for item in items],
+        captions=[f"{FIGURES}/{item}.md" for items in NOTEBOOKS.values() for item in items],
     output:
         f"{FIGURES}/report.html",
     log:
-        f"data/executed/{STUDY}/report.ipynb",
+        notebook=f"data/executed/{STUDY}/report.ipynb",
+        words=f"data/executed/{STUDY}/report.log",
     shell:
-        "papermill {input.notebook} {log} --no-progress-bar -p study {STUDY} > /dev/null"
+        "papermill {input.notebook} {log.notebook} --no-progress-bar -p study {STUDY} " + QUIETLY

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cirl.errors import UserError
 
-NOT_TRAINING = ("grid", "report", "results", "files", "errors", "paths", "schematics", "page")
+NOT_TRAINING = ("grid", "report", "results", "files", "errors", "paths", "schematics", "page", "studies")
 
 
 def write(path: Path, content: str | bytes) -> None:

@@ -4,11 +4,11 @@ An item is a dict from its rows, as they are labelled, to their runs. A run that
 The Snakefile trains from these lists, the notebooks expect them, and the tests count them.
 """
 
-from dataclasses import dataclass, field
 from itertools import product
 
 from cirl.config import Run, settings
 from cirl.errors import refuse
+from cirl.studies import study
 
 Rows = dict[str, list[Run]]
 LABELS = {"deepall": "DeepAll", "cirl": "CIRL"}
@@ -19,97 +19,6 @@ VARIANTS = {  # Table 5
     "Variant 4": dict(cint=False, cfac=True, advm=True),
     "CIRL": {},
 }
-
-
-@dataclass(frozen=True)
-class Study:
-    """How much of the paper is run, and on what."""
-
-    label: str  # what every figure says
-    tables: dict[int, dict]  # Tables 1-4 and 10: what is trained for them
-    small: dict  # the part of PACS with ResNet-18 in Tables 5-9 and Figures 4-6
-    large: dict | None  # the part of PACS with ResNet-50 in Figures 5b and 5d
-    task: str  # Sketch's part in Table 6 and Figure 5
-    seeds: tuple[int, ...] = (0, 1, 2)
-    methods: tuple[str, ...] = ("deepall", "cirl")
-    targets: tuple[str, ...] | None = None  # of Tables 5 and 9; None for all
-    sweep_targets: tuple[str, ...] | None = None  # of Tables 7 and 8
-    large_targets: tuple[str, ...] | None = None  # of Table 3
-    sweep: dict = field(default_factory=dict)  # what makes the runs of Tables 7-9 and Figures 5c, d cheaper
-    dims: tuple[int, ...] = (128, 256, 512, 1024, 2048)
-    kappa_dims: tuple[int, ...] = (512, 2048)
-    kappas: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8, 0.9)
-    taus: tuple[float, ...] = (1, 2, 3, 5, 10)
-    large_kappas: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8, 0.9)
-    large_taus: tuple[float, ...] = (1, 2, 3, 5, 10)
-
-
-TINY, DIGITS, PACS = dict(dataset="tiny"), dict(dataset="digits_dg"), dict(dataset="pacs")
-TINY_LARGE = dict(dataset="tiny", backbone="resnet18", dim=128, epochs=1)
-LITE = dict(dataset="pacs", weights="none", image_size=64, epochs=10, lr=0.01)
-
-STUDIES = {
-    "tiny": Study(
-        label="embedded data `tiny`: the ConvNet plays ResNet-18's part, a ResNet-18 from scratch ResNet-50's",
-        tables={1: TINY, 2: TINY, 3: TINY_LARGE, 4: TINY, 10: TINY},
-        small=TINY,
-        large=TINY_LARGE,
-        task="street",
-        seeds=(0,),
-        targets=("street", "print"),
-        sweep_targets=("street",),
-        large_targets=("street",),
-        sweep=dict(epochs=3),
-        dims=(32, 64, 128),
-        kappa_dims=(32, 128),
-        kappas=(0.5, 0.6, 0.9),
-        taus=(1, 2, 10),
-        large_kappas=(0.6, 0.9),
-        large_taus=(2, 10),
-    ),
-    "digits": Study(
-        label="Digits-DG as published, the ConvNet in the part of both ResNets",
-        tables={1: DIGITS},
-        small=DIGITS,
-        large=None,
-        task="svhn",
-        dims=(128, 256, 512),
-        kappa_dims=(256, 512),
-    ),
-    "lite": Study(
-        label="PACS at 64 pixels, ResNet-18 from scratch, 10 epochs: not the paper's protocol",
-        tables={2: LITE},
-        small=LITE,
-        large=None,
-        task="sketch",
-        seeds=(0,),
-        sweep_targets=("sketch",),
-        sweep=dict(epochs=5),
-        dims=(128, 512),
-        kappa_dims=(512,),
-        kappas=(0.5, 0.6, 0.9),
-        taus=(1, 5, 10),
-    ),
-    "paper": Study(
-        label="everything as published, three seeds",
-        tables={
-            1: DIGITS,
-            2: PACS,
-            3: dict(dataset="pacs", backbone="resnet50"),
-            4: dict(dataset="officehome"),
-            10: dict(dataset="minidomainnet"),
-        },
-        small=PACS,
-        large=dict(dataset="pacs", backbone="resnet50"),
-        task="sketch",
-    ),
-}
-
-
-def study(name: str) -> Study:
-    if name not in STUDIES:
-        raise refuse("study", name, STUDIES)
-    return STUDIES[name]
 
 
 def runs_of(name: str, base: dict, targets: tuple[str, ...] | None, **changes) -> list[Run]:
@@ -173,6 +82,11 @@ def table9(name: str) -> Rows:
     }
 
 
+def figure3(name: str) -> Rows:
+    """The framework, drawn with the weights of a run on the embedded data in every study."""
+    return {"CIRL": [Run("tiny", "street")]}
+
+
 def figure4_figure6(name: str) -> Rows:
     """Grad-CAM: DeepAll against CIRL, every target, the first seed."""
     this = study(name)
@@ -206,7 +120,7 @@ def figure5cd(name: str, large: bool = False) -> Rows:
 ITEMS = {
     **{f"table{n:02d}": (lambda name, n=n: table_results(name, n)) for n in (1, 2, 3, 4, 10, 11, 12, 13, 14)},
     **{"table05": table5, "table06": table6, "table07": table7, "table08": table8, "table09": table9},
-    **{"figure4": figure4_figure6, "figure6": figure4_figure6},
+    **{"figure3": figure3, "figure4": figure4_figure6, "figure6": figure4_figure6},
     **{"figure5a": figure5ab, "figure5b": lambda name: figure5ab(name, large=True)},
     **{"figure5c": figure5cd, "figure5d": lambda name: figure5cd(name, large=True)},
 }
@@ -241,18 +155,21 @@ NOTEBOOKS = {  # which notebook owns which items
 }
 
 
-def notebooks(name: str) -> dict[str, tuple[str, ...]]:
-    """The notebooks of a study with their items; an item whose runs are not part of the study is left out."""
+def notebooks(name: str, weights: bool = True) -> dict[str, tuple[str, ...]]:
+    """The notebooks of a study with those of their items that it has.
+
+    Without weights there is no Grad-CAM, and the tour, which trains, is left as it is."""
+    left_out = set() if name == "tiny" and weights else {"00_tour"}
+    left_out |= set() if weights else {"figure4_figure6_gradcam"}
     kept = {
         notebook: tuple(item for item in items if item not in ITEMS or ITEMS[item](name))
         for notebook, items in NOTEBOOKS.items()
-        if notebook != "00_tour" or name == "tiny"
     }
-    return {notebook: items for notebook, items in kept.items() if items}
+    return {notebook: items for notebook, items in kept.items() if items and notebook not in left_out}
 
 
 def kinds(item: str) -> tuple[str, ...]:
     """The files of an item in `figures/<study>/`."""
     if item.startswith("table"):
         return ("md", "csv")
-    return ("md", "png", "pdf", "csv") if item in ITEMS else ("md", "png", "pdf")
+    return ("md", "png", "pdf", "csv") if item in ITEMS and item != "figure3" else ("md", "png", "pdf")

@@ -7,7 +7,7 @@ from importlib.metadata import version
 import mistune
 import pandas as pd
 
-from cirl import grid, paths, report, results
+from cirl import grid, paths, report, results, studies
 
 STYLE = """
 :root { color-scheme: light; }
@@ -34,7 +34,7 @@ def page(study: str) -> str:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>CIRL, study {escape(study)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
         f"<style>{STYLE}</style></head><body><header><h1>CIRL: figures and tables of the study {escape(study)}</h1>"
-        f"<p>{escape(grid.study(study).label)}.</p>{_provenance(study)}<nav>{links}</nav></header>"
+        f"<p>{escape(studies.study(study).label)}.</p>{_provenance(study)}<nav>{links}</nav></header>"
         f"<main>{sections}</main></body></html>"
     )
 

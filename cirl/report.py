@@ -9,7 +9,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from scipy import stats
 
-from cirl import grid, paths
+from cirl import paths, studies
 from cirl.config import SETTINGS, Run
 from cirl.errors import refuse
 from cirl.files import write
@@ -126,7 +126,7 @@ def save(
     """Write an item into `figures/<study>/`: a figure as png and pdf, a table as md, the numbers as csv.
 
     The md of either carries caption, study, coverage and the paper's claims, ticked or crossed; it is returned."""
-    label, place = grid.study(study).label, paths.FIGURES / study
+    label, place = studies.study(study).label, paths.FIGURES / study
     if isinstance(content, Figure):
         stamp = f"study {study}" if runs is None else f"study {study}: {label}"
         content.text(1, -0.01, stamp, ha="right", va="top", fontsize=7, color="#888888")

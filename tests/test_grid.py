@@ -19,7 +19,7 @@ ITEMS = [f"figure{n}" for n in ("1", "2", "3", "4", "5a", "5b", "5c", "5d", "6")
 def test_every_figure_and_table_of_the_paper_is_owned_by_exactly_one_notebook():
     owned = [item for items in grid.NOTEBOOKS.values() for item in items]
     assert sorted(item for item in owned if not item.startswith("tour")) == sorted(ITEMS)
-    assert sorted(grid.ITEMS) == sorted(set(ITEMS) - {"figure1", "figure2", "figure3"})
+    assert sorted(grid.ITEMS) == sorted(set(ITEMS) - {"figure1", "figure2"})
 
 
 def test_every_notebook_exists_and_saves_its_items():
@@ -41,7 +41,8 @@ def test_the_paper_study_is_the_paper():
     assert count("figure5c") == count("figure5d") == 25 * 3
     assert count("table08") == 2 * 5 * 4 * 3 and count("table07") == 5 * 4 * 3
     assert count("table05") == 5 * 4 * 3 and count("table09") == 3 * 4 * 3
-    assert {run.dataset for run in grid.all_runs("paper")} == {"digits_dg", "pacs", "officehome", "minidomainnet"}
+    real = {run.dataset for item in grid.ITEMS for run in grid.expected(item, "paper") if item != "figure3"}
+    assert real == {"digits_dg", "pacs", "officehome", "minidomainnet"}
     assert {run.epochs for run in grid.expected("table02", "paper")} == {50}
 
 

@@ -1,0 +1,96 @@
+"""The studies: how much of the paper is run, and on what. `tiny` is the default everywhere."""
+
+from dataclasses import dataclass, field
+
+from cirl.errors import refuse
+
+
+@dataclass(frozen=True)
+class Study:
+    """How much of the paper is run, and on what."""
+
+    label: str  # what every figure says
+    tables: dict[int, dict]  # Tables 1-4 and 10: what is trained for them
+    small: dict  # the part of PACS with ResNet-18 in Tables 5-9 and Figures 4-6
+    large: dict | None  # the part of PACS with ResNet-50 in Figures 5b and 5d
+    task: str  # Sketch's part in Table 6 and Figure 5
+    seeds: tuple[int, ...] = (0, 1, 2)
+    methods: tuple[str, ...] = ("deepall", "cirl")
+    targets: tuple[str, ...] | None = None  # of Tables 5 and 9; None for all
+    sweep_targets: tuple[str, ...] | None = None  # of Tables 7 and 8
+    large_targets: tuple[str, ...] | None = None  # of Table 3
+    sweep: dict = field(default_factory=dict)  # what makes the runs of Tables 7-9 and Figures 5c, d cheaper
+    dims: tuple[int, ...] = (128, 256, 512, 1024, 2048)
+    kappa_dims: tuple[int, ...] = (512, 2048)
+    kappas: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8, 0.9)
+    taus: tuple[float, ...] = (1, 2, 3, 5, 10)
+    large_kappas: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8, 0.9)
+    large_taus: tuple[float, ...] = (1, 2, 3, 5, 10)
+
+
+TINY, DIGITS, PACS = dict(dataset="tiny"), dict(dataset="digits_dg"), dict(dataset="pacs")
+TINY_LARGE = dict(dataset="tiny", backbone="resnet18", dim=128, epochs=1)
+LITE = dict(dataset="pacs", weights="none", image_size=64, epochs=10, lr=0.01)
+
+STUDIES = {
+    "tiny": Study(
+        label="embedded data `tiny`: the ConvNet plays ResNet-18's part, a ResNet-18 from scratch ResNet-50's",
+        tables={1: TINY, 2: TINY, 3: TINY_LARGE, 4: TINY, 10: TINY},
+        small=TINY,
+        large=TINY_LARGE,
+        task="street",
+        seeds=(0,),
+        targets=("street", "print"),
+        sweep_targets=("street",),
+        large_targets=("street",),
+        sweep=dict(epochs=3),
+        dims=(32, 64, 128),
+        kappa_dims=(32, 128),
+        kappas=(0.5, 0.6, 0.9),
+        taus=(1, 2, 10),
+        large_kappas=(0.6, 0.9),
+        large_taus=(2, 10),
+    ),
+    "digits": Study(
+        label="Digits-DG as published, the ConvNet in the part of both ResNets",
+        tables={1: DIGITS},
+        small=DIGITS,
+        large=None,
+        task="svhn",
+        dims=(128, 256, 512),
+        kappa_dims=(256, 512),
+    ),
+    "lite": Study(
+        label="PACS at 64 pixels, ResNet-18 from scratch, 10 epochs: not the paper's protocol",
+        tables={2: LITE},
+        small=LITE,
+        large=None,
+        task="sketch",
+        seeds=(0,),
+        sweep_targets=("sketch",),
+        sweep=dict(epochs=5),
+        dims=(128, 512),
+        kappa_dims=(512,),
+        kappas=(0.5, 0.6, 0.9),
+        taus=(1, 5, 10),
+    ),
+    "paper": Study(
+        label="everything as published, three seeds",
+        tables={
+            1: DIGITS,
+            2: PACS,
+            3: dict(dataset="pacs", backbone="resnet50"),
+            4: dict(dataset="officehome"),
+            10: dict(dataset="minidomainnet"),
+        },
+        small=PACS,
+        large=dict(dataset="pacs", backbone="resnet50"),
+        task="sketch",
+    ),
+}
+
+
+def study(name: str) -> Study:
+    if name not in STUDIES:
+        raise refuse("study", name, STUDIES)
+    return STUDIES[name]
