@@ -29,7 +29,9 @@ class Study:
 
 
 TINY, DIGITS, PACS = dict(dataset="tiny"), dict(dataset="digits_dg"), dict(dataset="pacs")
-TINY_LARGE = dict(dataset="tiny", backbone="resnet18", dim=128, epochs=1)
+TINY_LARGE = dict(
+    dataset="tiny", backbone="resnet18", dim=128, epochs=2, recipe="released+head_lr=1+originals=1+clip=3"
+)
 LITE = dict(dataset="pacs", weights="none", image_size=64, epochs=10, lr=0.01)
 
 STUDIES = {

@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from test_results import record
 
-from cirl import paths
+from cirl import files, grid, paths
 from cirl.config import Run
 
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("*.ipynb"))
@@ -112,6 +114,42 @@ def test_a_users_mistake_is_one_sentence_without_our_frames(tmp_path):
     assert process.returncode != 0
     assert "UserError: kappa=2.0 is not possible; allowed: a number between 0 and 1" in output
     assert "cirl/config.py" not in output and not (tmp_path / "data" / "runs").exists()
+
+
+@pytest.fixture
+def half_a_grid(workspace):
+    """The published tables, and a record for every second run of the study tiny."""
+    shutil.copytree(paths.ROOT / "data" / "paper", workspace / "data" / "paper")
+    for number, run in enumerate(grid.all_runs("tiny")):
+        if number % 2:
+            record(run, 60 + number % 7)
+    return workspace
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", [name for name in grid.NOTEBOOKS if name != "00_tour"])
+def test_an_item_renders_from_a_partial_grid_and_says_what_is_missing(notebook, half_a_grid):
+    process = papermill(notebook, half_a_grid / "out.ipynb", half_a_grid)
+    assert process.wait() == 0, process.stdout.read()
+    for item in grid.NOTEBOOKS[notebook]:
+        file = half_a_grid / "figures" / "tiny" / f"{item}.md"
+        if notebook == "figure4_figure6_gradcam":  # no weights: nothing is drawn
+            assert not file.exists()
+        elif item not in ("figure1", "figure2", "figure3"):
+            assert "Missing runs: `tiny-" in file.read_text()
+
+
+@pytest.mark.slow
+def test_the_report_has_every_stem_rendered_or_not(half_a_grid):
+    files.write(half_a_grid / "figures" / "tiny" / "table05.md", "**Table 5.** A caption.\n\n| a |\n| --- |\n| 1 |\n")
+    process = papermill("report", half_a_grid / "out.ipynb", half_a_grid)
+    assert process.wait() == 0, process.stdout.read()
+    html = (half_a_grid / "figures" / "tiny" / "report.html").read_text()
+    for items in grid.notebooks("tiny").values():
+        for item in items:
+            assert f'<section id="{item}">' in html and f'href="#{item}"' in html
+    assert "A caption." in html and "<table>" in html and "Not rendered yet" in html
+    assert not re.search(r'(src|href)="(?!data:|#)', html)  # nothing is fetched from elsewhere
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 from cirl import files, paths, report, results
 from cirl.config import Run
 from cirl.errors import UserError
+from cirl.metrics import READINGS
 
 RUNS = {"DeepAll": [Run(method="deepall", target=t, seed=s) for t in ("street", "print") for s in (0, 1)]}
 
@@ -17,7 +18,7 @@ def record(run, accuracy):
     chosen = {"epoch": 1, "source_val": 90.0, "target": accuracy, "invariance": 0.5, "independence": 100.0}
     metrics = {"id": run.id, "seconds": 1.0, **{rule: chosen for rule in results.RULES}, "floor": 30.0}
     metrics["oracle"] = {**chosen, "target": accuracy + 5}
-    metrics["importance_class"] = {"mean": 3.0, "std": 0.1}
+    metrics |= {f"importance_{reading}": {"mean": 3.0, "std": 0.1} for reading in READINGS}
     place = paths.RUNS / run.id
     files.write(place / "config.json", json.dumps({**asdict(run), "provenance": {"commit": "abc", "code": "x"}}))
     files.write(
