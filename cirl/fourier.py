@@ -9,8 +9,6 @@ lam, eta      lambda ~ U(0, eta), one per image
 import torch
 from torch import Tensor
 
-SAMPLING = ("random", "intra", "inter")
-
 
 def amplitude_phase(x: Tensor) -> tuple[Tensor, Tensor]:
     r"""Eq. (4): amplitude A and phase P of the Fourier transform, F(x) = A exp(jP).

@@ -48,7 +48,7 @@ def evaluate(method, data) -> dict[str, float]:
 
     C is that of the whole source-validation set in evaluation mode, with the same interventions every time."""
     method.eval()
-    correct, r_o, r_a = [], [], []
+    logits, labels, r_o, r_a = [], [], [], []
     with torch.random.fork_rng():
         torch.manual_seed(0)
         for x, y, d in data.evaluation("source_val"):
@@ -56,16 +56,16 @@ def evaluate(method, data) -> dict[str, float]:
             x_a = fourier.intervene(x, x[fourier.partners(d, method.run.sampling)], lam)
             r_o.append(method.features(x))
             r_a.append(method.features(x_a))
-            correct.append(method.predict(x).argmax(1) == y)
-    r_o, r_a = torch.cat(r_o), torch.cat(r_a)
-    C = losses.correlation_matrix(r_o, r_a)
-    target = [method.predict(x).argmax(1) == y for x, y, _ in data.evaluation("target")]
+            logits.append(method.predict(x))
+            labels.append(y)
+    C = losses.correlation_matrix(torch.cat(r_o), torch.cat(r_a))
+    seen = [(method.predict(x), y) for x, y, _ in data.evaluation("target")]
     method.train()
     return {
-        "source_val": 100 * torch.cat(correct).float().mean().item(),
-        "target": 100 * torch.cat(target).float().mean().item(),
+        "source_val": accuracy(torch.cat(logits), torch.cat(labels)),
+        "target": accuracy(*map(torch.cat, zip(*seen, strict=True))),
         "invariance": losses.invariance(C).item(),
         "independence": independence_degree(C),
-        "floor": independence_floor(C.shape[0], len(r_o)),
-        "spread": r_o.std(0).mean().item(),
+        "floor": independence_floor(len(C), len(torch.cat(labels))),
+        "spread": torch.cat(r_o).std(0).mean().item(),
     }

@@ -6,7 +6,6 @@ import pytest
 
 from cirl.config import BACKBONES, METHOD_NAMES, SAMPLING, SETTINGS, Run
 from cirl.errors import UserError
-from cirl.fourier import SAMPLING as FOURIER_SAMPLING
 from cirl.gumbel import DRAWS
 from cirl.losses import FACTORIZATION
 from cirl.methods import METHODS
@@ -145,7 +144,6 @@ def test_the_two_recipes_differ_in_every_row_of_the_ledger_that_is_a_choice():
 
 def test_names_agree_across_the_package():
     assert tuple(METHODS) == METHOD_NAMES
-    assert SAMPLING == FOURIER_SAMPLING
     assert CHOICES["loss"] == tuple(FACTORIZATION) and CHOICES["draws"] == tuple(DRAWS)
     assert all(known.backbone in BACKBONES for known in SETTINGS.values())
 

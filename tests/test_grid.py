@@ -1,4 +1,3 @@
-import json
 import os
 import subprocess
 import sys
@@ -85,8 +84,3 @@ def test_a_dry_run_of_the_whole_paper_lists_every_run_and_what_is_finished():
 def test_the_snakefile_names_the_studies_when_it_gets_another():
     done = snakemake("--dry-run", "--config", "study=huge")
     assert done.returncode != 0 and "tiny, digits, lite, paper" in done.stderr + done.stdout
-
-
-def test_what_reaches_the_shell_is_quoted():
-    text = (paths.ROOT / "Snakefile").read_text()
-    assert "shlex.quote" in text and json.dumps("shell") not in text
