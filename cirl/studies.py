@@ -16,6 +16,7 @@ class Study:
     task: str  # Sketch's part in Table 6 and Figure 5
     seeds: tuple[int, ...] = (0, 1, 2)
     methods: tuple[str, ...] = ("deepall", "cirl")
+    both_recipes: tuple[int, ...] = (1, 2, 3, 4, 10)  # tables with a row for the paper's equations as written
     targets: tuple[str, ...] | None = None  # of Tables 5 and 9; None for all
     sweep_targets: tuple[str, ...] | None = None  # of Tables 7 and 8
     large_targets: tuple[str, ...] | None = None  # of Table 3
@@ -45,11 +46,12 @@ STUDIES = {
         targets=("street", "print"),
         sweep_targets=("street",),
         large_targets=("street",),
+        both_recipes=(1, 2, 4, 10),
         sweep=dict(epochs=3),
         dims=(32, 64, 128),
         kappa_dims=(32, 128),
         kappas=(0.5, 0.6, 0.9),
-        taus=(1, 2, 10),
+        taus=(2, 10),
         large_kappas=(0.6, 0.9),
         large_taus=(2, 10),
     ),
