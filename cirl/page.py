@@ -1,11 +1,13 @@
 """The report of a study as one self-contained page: every item with its caption, coverage and claims."""
 
 import base64
+import io
 from html import escape
 from importlib.metadata import version
 
 import mistune
 import pandas as pd
+from PIL import Image
 
 from cirl import grid, paths, report, results, studies
 
@@ -34,7 +36,7 @@ def page(study: str) -> str:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>CIRL, study {escape(study)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
         f"<style>{STYLE}</style></head><body><header><h1>CIRL: figures and tables of the study {escape(study)}</h1>"
-        f"<p>{escape(studies.study(study).label)}.</p>{_provenance(study)}<nav>{links}</nav></header>"
+        f"<p>{escape(studies.study(study).label.replace('`', ''))}.</p>{_provenance(study)}<nav>{links}</nav></header>"
         f"<main>{sections}</main></body></html>"
     )
 
@@ -51,7 +53,10 @@ def _section(item, study):
         return f'<section id="{item}"><h2>{escape(report.title(item))}</h2><p>Not rendered yet.</p></section>'
     image = ""
     if (place / f"{item}.png").exists():
-        data = base64.b64encode((place / f"{item}.png").read_bytes()).decode()
+        buffer = io.BytesIO()
+        with Image.open(place / f"{item}.png") as picture:  # 256 colours make a third of the bytes
+            picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
+        data = base64.b64encode(buffer.getvalue()).decode()
         image = f'<img alt="{escape(report.title(item))}" src="data:image/png;base64,{data}">'
     text = mistune.create_markdown(plugins=["table"])((place / f"{item}.md").read_text())
     text = text.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")

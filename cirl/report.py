@@ -128,7 +128,7 @@ def save(
     The md of either carries caption, study, coverage and the paper's claims, ticked or crossed; it is returned."""
     label, place = studies.study(study).label, paths.FIGURES / study
     if isinstance(content, Figure):
-        stamp = f"study {study}" if runs is None else f"study {study}: {label}"
+        stamp = f"study {study}" if runs is None else f"study {study}: {label}".replace("`", "")
         content.text(1, -0.01, stamp, ha="right", va="top", fontsize=7, color="#888888")
         for kind in ("png", "pdf"):
             buffer = io.BytesIO()

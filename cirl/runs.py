@@ -123,20 +123,26 @@ def load_model(run: Run, classes: int) -> Method:
 
 def provenance(data: Loaders) -> dict:
     """Where a run comes from: code, packages, machine and data."""
-    command = ["git", "-C", str(paths.ROOT), "describe", "--always", "--dirty"]
-    try:
-        commit = subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
-    except OSError:
-        commit = "unknown"
     device = data.device.type if data.device.type == "cpu" else torch.cuda.get_device_name(data.device)
     return {
-        "commit": commit,
+        "commit": commit(),
         "code": training_digest(),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
         "device": device,
         "data_digest": content_digest(data.table.images),
     }
+
+
+def commit() -> str:
+    """The commit of the code, `-dirty` where the package differs from it, or `unknown` outside of git."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+        changed = subprocess.run([*git, "status", "--porcelain", "."], capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return "unknown"
+    return f"{head}{'-dirty' if changed else ''}" if head else "unknown"
 
 
 def serialized(state: dict) -> bytes:
