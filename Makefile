@@ -7,7 +7,7 @@ READY := .venv/.ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export OMP_NUM_THREADS ?= 1
 
-all: $(READY) ## set up, then every figure and table of the paper from the embedded data (a quarter of an hour)
+all: $(READY) ## set up, then every figure and table of the paper from the embedded data (twenty minutes)
 	snakemake --config study=tiny $(QUIET)
 
 digits lite paper: $(READY) ## the same on Digits-DG, on PACS at a CPU's size, or everything as published

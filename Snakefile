@@ -43,6 +43,7 @@ print(f"study {STUDY}: {done} of {len(RUNS)} runs finished", file=sys.stderr)
 
 rule all:
     input:
+        metrics(RUNS.values()),  # asked for by name, so that a run whose folder was deleted is trained again
         "data/results.csv" if TRAIN else [],
         f"{FIGURES}/report.html",
 

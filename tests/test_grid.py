@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -66,10 +67,10 @@ def test_an_unknown_study_or_item_says_what_there_is(call):
         call()
 
 
-def snakemake(*arguments):
+def snakemake(*arguments, cwd=paths.ROOT):
     environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
     command = [str(BIN / "snakemake"), *arguments]
-    return subprocess.run(command, cwd=paths.ROOT, env=environment, capture_output=True, text=True)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
 
 
 def test_a_dry_run_of_the_whole_paper_lists_every_run_and_what_is_finished():
@@ -84,3 +85,37 @@ def test_a_dry_run_of_the_whole_paper_lists_every_run_and_what_is_finished():
 def test_the_snakefile_names_the_studies_when_it_gets_another():
     done = snakemake("--dry-run", "--config", "study=huge")
     assert done.returncode != 0 and "tiny, digits, lite, paper" in done.stderr + done.stdout
+
+
+def test_deleting_a_run_trains_it_again_and_what_depends_on_it_and_nothing_else(tmp_path):
+    """On a copy of the project in which every file of the study is there, and none is older than what it needs."""
+    for name in ("Snakefile", "profiles", "notebooks", "cirl"):
+        source = paths.ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    runs = [tmp_path / "data" / "runs" / run.id / "metrics.json" for run in grid.all_runs("tiny")]
+    items = [
+        f"{item}.{kind}" for items in grid.notebooks("tiny").values() for item in items for kind in grid.kinds(item)
+    ]
+    for age, files in enumerate([runs, [tmp_path / "figures" / "tiny" / name for name in items]]):
+        for file in files:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+            os.utime(file, (2e9 + age, 2e9 + age))
+    for file in (
+        tmp_path / "data" / "results.csv",
+        tmp_path / "data" / "history.csv",
+        tmp_path / "figures/tiny/report.html",
+    ):
+        file.touch()
+        os.utime(file, (2e9 + 2, 2e9 + 2))
+
+    def jobs():
+        lines = snakemake("--dry-run", "--config", "study=tiny", cwd=tmp_path).stdout.splitlines()
+        return {line.split()[0] for line in lines if len(line.split()) == 2 and line.split()[1].isdigit()} - {
+            "total",
+            "all",
+        }
+
+    assert jobs() == set()
+    (tmp_path / "data" / "runs" / grid.table9("tiny")["intra"][0].id / "metrics.json").unlink()
+    assert jobs() == {"train", "collect", "table9_sampling", "report"}
