@@ -40,7 +40,7 @@ class Settings:
 _DIGITS = dict(
     **dict(backbone="convnet", weights="none", image_size=32, augment=False),
     **dict(tau=2.0, batch_size=128, lr=0.05, decay=(0.4, 0.8)),
-    recipe="released+head_lr=1",  # with the tenfold rate of the heads two of four targets of tiny did not train
+    recipe="released+head_lr=1",  # with the tenfold rate of the heads some targets of tiny did not train
 )
 _TINY = dict(backbone="convnet32", epochs=5, batch_size=16, lr=0.03, decay="cosine")
 _TINY["recipe"] = "released+head_lr=1+clip=3"  # without a bound on the gradient some of these short runs diverge
