@@ -10,6 +10,7 @@ without a GPU and without checkpoints. What neither knows is missing, and said t
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, fields
+from pathlib import Path
 
 import pandas as pd
 
@@ -20,6 +21,16 @@ from cirl.files import read_json, write
 
 RULES = ("source_val", "last", "oracle")
 FIELDS = [field.name for field in fields(Run)]
+
+
+def folder(run: Run) -> Path:
+    """Where a run's files are."""
+    return paths.RUNS / run.id
+
+
+def is_finished(run: Run) -> bool:
+    """Whether the run's last file is there."""
+    return (folder(run) / "metrics.json").exists()
 
 
 def load_runs(rows: dict[str, list[Run]], rule: str = "source_val") -> pd.DataFrame:
@@ -46,11 +57,8 @@ def load_history(rows: dict[str, list[Run]]) -> pd.DataFrame:
     collected = _collected("history.csv")
     parts = []
     for row, run in _pairs(rows):
-        file = paths.RUNS / run.id / "history.csv"
-        if (paths.RUNS / run.id / "metrics.json").exists():
-            epochs = pd.read_csv(file)
-        else:
-            epochs = collected[collected["id"] == run.id]
+        own = folder(run) / "history.csv"
+        epochs = pd.read_csv(own) if is_finished(run) else collected[collected["id"] == run.id]
         epochs = epochs.rename(columns={"target": "accuracy"}).dropna(axis=1, how="all")
         parts.append(epochs.assign(row=row, id=run.id, seed=run.seed, target=run.target))
     known = ["row", "id", "seed", "target", "epoch", "accuracy", "source_val", "independence", "floor", "invariance"]
@@ -70,10 +78,10 @@ def coverage(table: pd.DataFrame) -> str:
 def collect(runs: Iterable[Run], study: str) -> None:
     """Bring the study's finished runs into results.csv and history.csv; the rows of other runs stay as they are."""
     results, history = _collected("results.csv"), _collected("history.csv")
-    done = [run for run in runs if (paths.RUNS / run.id / "metrics.json").exists()]
+    done = [run for run in runs if is_finished(run)]
     ids = {run.id for run in done}
     new_results = [{"id": run.id, "study": study, **asdict(run), **_flat(_metrics(run))} for run in done]
-    new_history = [pd.read_csv(paths.RUNS / run.id / "history.csv").assign(id=run.id) for run in done]
+    new_history = [pd.read_csv(folder(run) / "history.csv").assign(id=run.id) for run in done]
     results = pd.concat([results[~results["id"].isin(ids)], pd.DataFrame(new_results)])
     history = pd.concat([history[~history["id"].isin(ids)], *new_history])
     history = history[["id", *[column for column in history.columns if column not in ("id", "seconds")]]]
@@ -87,17 +95,17 @@ def _pairs(rows):
 
 def _record(run, collected):
     """The flat results of a finished run, or None."""
-    if (paths.RUNS / run.id / "metrics.json").exists():
+    if is_finished(run):
         return _flat(_metrics(run))
     return collected.loc[run.id].to_dict() if run.id in collected.index else None
 
 
 def _metrics(run):
-    config = read_json(paths.RUNS / run.id / "config.json")
-    metrics = read_json(paths.RUNS / run.id / "metrics.json")
+    config = read_json(folder(run) / "config.json")
+    metrics = read_json(folder(run) / "metrics.json")
     missing = [name for name in (*RULES, "floor") if name not in metrics]
     if missing or metrics.get("id") != run.id:
-        raise UserError(f"{paths.RUNS / run.id / 'metrics.json'} is not the record of {run.id}; move it away.")
+        raise UserError(f"{folder(run) / 'metrics.json'} is not the record of {run.id}; move it away.")
     return metrics | {"commit": config.get("provenance", {}).get("commit", "unknown")}
 
 

@@ -21,24 +21,16 @@ import numpy as np
 import pandas as pd
 import torch
 
-from cirl import metrics, paths
+from cirl import metrics
 from cirl.config import Run
 from cirl.data import Loaders, content_digest
 from cirl.errors import UserError
 from cirl.files import read_json, training_digest, write
 from cirl.methods import METHODS
 from cirl.methods.base import Method
-from cirl.results import RULES
+from cirl.results import RULES, folder, is_finished
 
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "matplotlib", "pillow")
-
-
-def folder(run: Run) -> Path:
-    return paths.RUNS / run.id
-
-
-def is_finished(run: Run) -> bool:
-    return (folder(run) / "metrics.json").exists()
 
 
 def seed_epoch(run: Run, epoch: int) -> None:

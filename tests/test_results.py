@@ -41,7 +41,7 @@ def test_the_collected_files_alone_give_the_same_tables_and_curves(recorded):
     again, curves = results.load_runs(RUNS), results.load_history(RUNS)
     columns = [
         "row",
-        "id" if "id" in table else "seed",
+        "seed",
         "target",
         "accuracy",
         "importance_class.mean",

@@ -69,13 +69,13 @@ class CIRL(Method):
 
     def factorization(self, r_o: Tensor, r_a: Tensor) -> Tensor:
         """L_Fac of the modules that are switched on."""
-        self.C = C = losses.correlation_matrix(r_o, r_a, unbiased=self.recipe.std == "unbiased")
+        C = losses.correlation_matrix(r_o, r_a, unbiased=self.recipe.std == "unbiased")
+        self.C = C.detach()
         identity = torch.eye(len(C), device=C.device)
         if not self.run.cint:  # invariance is not asked for: as if it held
             C = torch.where(identity.bool(), identity, C)
         if not self.run.cfac:  # independence is not asked for: as if it held
             C = C * identity
-        self.C = self.C.detach()
         return losses.FACTORIZATION[self.recipe.loss](C)
 
     def masked(self, r_o, r_a, m_o, m_a, y) -> tuple[Tensor, Tensor]:
