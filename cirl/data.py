@@ -1,4 +1,4 @@
-"""From a data set's name to batches: index, decoded cache, augmentation, leave-one-domain-out loaders.
+"""From a data set's index to batches: decoded cache, augmentation, leave-one-domain-out loaders.
 
 An image is decoded once into `data/cache` (uint8, memory-mapped) and from then on read from there.
 """
@@ -22,58 +22,7 @@ from tqdm.auto import tqdm
 from cirl import paths, tiny
 from cirl.config import Run
 from cirl.errors import UserError, refuse
-
-EXTENSIONS = {".jpg", ".jpeg", ".png"}
-SPLIT_SEED = 0  # the split belongs to the data set, not to the run
-VALIDATION = 0.1
-
-
-def index(dataset: str) -> pd.DataFrame:
-    """One row per image: path, label, domain, split (train or val). `attrs` holds the class names."""
-    if dataset == "tiny":
-        table = tiny.table()
-        table.attrs["classes"] = [str(digit) for digit in range(10)]
-        return table
-    return index_folder(root(dataset))
-
-
-def root(dataset: str) -> Path:
-    """The folder of a data set's files."""
-    if dataset.startswith("folder:"):
-        return Path(dataset.removeprefix("folder:")).expanduser()
-    folder = paths.RAW / dataset
-    if not folder.is_dir():
-        raise UserError(f"dataset={dataset!r}: its images are expected in {folder}, and there is no such folder.")
-    return folder
-
-
-def index_folder(folder: Path) -> pd.DataFrame:
-    """The index of `folder/<domain>/<class>/*`, with a seeded split of each class of each domain."""
-    files = sorted(p for p in folder.glob("*/*/*") if p.suffix.lower() in EXTENSIONS and not p.name.startswith("."))
-    rows = [(str(p.relative_to(folder)), p.parent.name, p.parent.parent.name) for p in files]
-    table = pd.DataFrame(rows, columns=["path", "class", "domain"])
-    classes = sorted({p.name for p in folder.glob("*/*") if p.is_dir() and not p.name.startswith(".")})
-    domains = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-    counts = table.groupby(["domain", "class"]).size()
-    for domain in domains:
-        for name in classes:
-            if counts.get((domain, name), 0) < 2:
-                raise UserError(
-                    f"{folder / domain / name} needs two images at least ({', '.join(sorted(EXTENSIONS))})."
-                )
-    table["label"] = table.pop("class").map({name: i for i, name in enumerate(classes)})
-    table["split"] = seeded_split(table, VALIDATION)
-    table.attrs["classes"] = classes
-    return table
-
-
-def seeded_split(table: pd.DataFrame, share: float) -> pd.Series:
-    """`train` or `val` for each row: of each class of each domain the same share, one image at least, is `val`."""
-    rng = np.random.default_rng(SPLIT_SEED)
-    split = pd.Series("train", index=table.index)
-    for _, group in table.groupby(["domain", "label"]):
-        split[rng.choice(group.index, max(1, round(share * len(group))), replace=False)] = "val"
-    return split
+from cirl.layouts import index, root
 
 
 def pixels(dataset: str, table: pd.DataFrame, size: int) -> np.ndarray:
