@@ -6,13 +6,16 @@ An image is decoded once into `data/cache` (uint8, memory-mapped) and from then 
 import hashlib
 import json
 import os
+import platform
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
+from filelock import FileLock
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -26,19 +29,26 @@ from cirl.layouts import index, root
 
 
 def pixels(dataset: str, table: pd.DataFrame, size: int) -> np.ndarray:
-    """All images of the index, (n, size, size, 3) uint8, memory-mapped; decoded on the first call."""
-    key = _digest(dataset, table, size)
+    """All images of the index, (n, size, size, 3) uint8, memory-mapped; decoded on the first call.
+
+    Of several processes that want the same cache, one decodes and the others wait for it."""
     name = dataset if dataset.isidentifier() else "folder"
-    file = paths.CACHE / f"{name}-{size}-{key}.npy"
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = file.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            _decode_all(dataset, table, size, unfinished)
-            os.replace(unfinished, file)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    return np.load(file, mmap_mode="r")
+    file = paths.CACHE / f"{name}-{size}-{_digest(dataset, table, size)}.npy"
+    try:
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(file.with_suffix(".lock")) as lock:
+                try:
+                    if not file.exists():
+                        _decode_all(dataset, table, size, file)
+                finally:
+                    Path(lock.lock_file).unlink(missing_ok=True)  # at worst a third process decodes as well
+        return np.load(file, mmap_mode="r")
+    except OSError as error:
+        reason = f"{error.strerror or error}"
+        raise UserError(
+            f"The cache {file} cannot be made or read ({reason}); free space there, or make the folder writable."
+        ) from None
 
 
 def content_digest(images: np.ndarray) -> str:
@@ -61,14 +71,29 @@ def _digest(dataset, table, size):
 
 
 def _decode_all(dataset, table, size, file):
-    images = np.lib.format.open_memmap(file, "w+", np.uint8, (len(table), size, size, 3))
-    rows = table.itertuples(index=False)
-    for i, row in enumerate(tqdm(rows, f"decoding {dataset}", len(table), leave=False, disable=None)):
-        if dataset == "tiny":
-            images[i] = _resized(Image.fromarray(tiny.render(row.shape, row.style)), size)
-        else:
-            images[i] = _decode(root(dataset) / row.path, size)
-    images.flush()
+    """Write the cache image by image, in bounded memory, under another name until it is whole.
+
+    Plain writes, not a memory map: a full disk is then an error that can be told and not the end of the process."""
+    unfinished = file.with_suffix(f".{platform.node()}.{os.getpid()}.tmp")
+    header = {"descr": "|u1", "fortran_order": False, "shape": (len(table), size, size, 3)}
+    rows = list(table.itertuples(index=False))
+    progress = tqdm(total=len(rows), desc=f"decoding {dataset}", unit="image", leave=False, disable=None)
+    try:
+        with open(unfinished, "wb") as out, ThreadPoolExecutor(os.cpu_count()) as threads, progress:
+            np.lib.format.write_array_header_1_0(out, header)
+            for start in range(0, len(rows), 256):
+                for image in threads.map(lambda row: _image(dataset, row, size), rows[start : start + 256]):
+                    out.write(np.ascontiguousarray(image))
+                    progress.update()
+        os.replace(unfinished, file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _image(dataset, row, size):
+    if dataset == "tiny":
+        return _resized(Image.fromarray(tiny.render(row.shape, row.style)), size)
+    return _decode(root(dataset) / row.path, size)
 
 
 def _decode(path, size):

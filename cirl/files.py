@@ -8,7 +8,19 @@ from pathlib import Path
 
 from cirl.errors import UserError
 
-NOT_TRAINING = ("grid", "report", "results", "files", "errors", "paths", "schematics", "page", "studies")
+NOT_TRAINING = (
+    "grid",
+    "report",
+    "results",
+    "files",
+    "errors",
+    "paths",
+    "schematics",
+    "page",
+    "studies",
+    "datasets",
+    "fetch",
+)
 
 
 def write(path: Path, content: str | bytes) -> None:

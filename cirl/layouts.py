@@ -43,8 +43,8 @@ def root(dataset: str) -> Path:
     folder = paths.RAW / dataset
     if not folder.is_dir():
         raise UserError(
-            f"dataset={dataset!r}: its images are expected in {folder}, and there is no such folder; "
-            "notebooks/01_data.ipynb fetches them or says which file to put where."
+            f"dataset={dataset!r}: its images are expected in {folder}, and there is no such folder "
+            "(notebooks/01_data.ipynb fetches them or says which file to put where)."
         )
     return folder
 

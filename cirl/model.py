@@ -6,8 +6,6 @@ r        representation g(x), (B, N)
 m        mask, (B, N)
 """
 
-from pathlib import Path
-
 import torch
 import torchvision
 from torch import Tensor, nn
@@ -15,12 +13,9 @@ from torch import Tensor, nn
 from cirl.config import BACKBONES
 from cirl.errors import UserError
 from cirl.gumbel import DRAWS
+from cirl.weights import load_weights
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
-ENUMS = {
-    "resnet18": torchvision.models.ResNet18_Weights.IMAGENET1K_V1,
-    "resnet50": torchvision.models.ResNet50_Weights.IMAGENET1K_V1,
-}
 
 
 class ConvNet(nn.Sequential):
@@ -44,37 +39,9 @@ def resnet(name: str, weights: str) -> nn.Module:
     """torchvision's ResNet without its classifier; `weights` is imagenet, none, or a state-dict file."""
     net = getattr(torchvision.models, name)()
     if weights != "none":
-        net.load_state_dict(imagenet_weights(name) if weights == "imagenet" else weights_file(name, weights))
+        net.load_state_dict(load_weights(name, weights))
     net.fc = nn.Identity()
     return net
-
-
-def imagenet_weights(name: str) -> dict[str, Tensor]:
-    """ImageNet weights through torch.hub's cache, with their checksum checked."""
-    enum = ENUMS[name]
-    file = Path(torch.hub.get_dir()) / "checkpoints" / Path(enum.url).name
-    try:
-        return enum.get_state_dict(progress=False, check_hash=True)
-    except Exception as error:
-        raise UserError(
-            f"weights='imagenet': {file.name} is not in {file.parent} and could not be fetched from {enum.url} "
-            f"({error}). Put the file there, name another with weights=<path>, or start from weights='none'."
-        ) from None
-
-
-def weights_file(name: str, weights: str) -> dict[str, Tensor]:
-    """A state dict of torchvision's ResNet from a file that the user names."""
-    try:
-        state = torch.load(Path(weights).expanduser(), map_location="cpu", weights_only=True)
-    except Exception as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"weights={weights!r} cannot be read as a state-dict file ({reason}).") from None
-    reference = getattr(torchvision.models, name)().state_dict()
-    wrong = [key for key, value in reference.items() if getattr(state.get(key), "shape", None) != value.shape]
-    if wrong or len(state) != len(reference):
-        found = wrong[0] if wrong else next(key for key in state if key not in reference)
-        raise UserError(f"weights={weights!r} is not a state dict of {name}: see its entry {found!r}.")
-    return state
 
 
 class Network(nn.Module):

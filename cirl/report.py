@@ -11,6 +11,7 @@ from scipy import stats
 
 from cirl import paths, studies
 from cirl.config import SETTINGS, Run
+from cirl.datasets import NOTES
 from cirl.errors import refuse
 from cirl.files import write
 from cirl.results import coverage
@@ -139,7 +140,8 @@ def save(
         write(place / f"{stem}.csv", numbers.to_csv(index=False, float_format="%.6g"))
     parts = [f"**{title(stem)}.** {caption}", f"Study `{study}`: {label}."]
     if runs is not None:
-        parts[-1] += f" {coverage(runs)}."
+        digests = runs["data_digest"].unique() if "data_digest" in runs else []
+        parts[-1] += " ".join(["", f"{coverage(runs)}.", *(NOTES[digest] for digest in digests if digest in NOTES)])
     parts += [content] if isinstance(content, str) else []
     marks = {True: "✓", False: "✗", None: "–"}
     parts += ["\n".join(f"- {marks[holds]} {claim}" for claim, holds in claims.items())] if claims else []

@@ -106,7 +106,8 @@ def _metrics(run):
     missing = [name for name in (*RULES, "floor") if name not in metrics]
     if missing or metrics.get("id") != run.id:
         raise UserError(f"{folder(run) / 'metrics.json'} is not the record of {run.id}; move it away.")
-    return metrics | {"commit": config.get("provenance", {}).get("commit", "unknown")}
+    origin = config.get("provenance", {})
+    return metrics | {name: origin.get(name, "unknown") for name in ("commit", "data_digest")}
 
 
 def _flat(metrics):
@@ -125,7 +126,7 @@ def _under(record, rule):
     rest = {
         key: value
         for key, value in record.items()
-        if key.startswith("importance") or key in ("floor", "seconds", "commit")
+        if key.startswith("importance") or key in ("floor", "seconds", "commit", "data_digest")
     }
     return rest | chosen
 

@@ -29,6 +29,7 @@ from cirl.files import read_json, training_digest, write
 from cirl.methods import METHODS
 from cirl.methods.base import Method
 from cirl.results import RULES, folder, is_finished
+from cirl.weights import weights_digest
 
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "matplotlib", "pillow")
 
@@ -114,7 +115,7 @@ def load_model(run: Run, classes: int) -> Method:
 
 
 def provenance(data: Loaders) -> dict:
-    """Where a run comes from: code, packages, machine and data."""
+    """Where a run comes from: code, packages, machine, data and weights."""
     device = data.device.type if data.device.type == "cpu" else torch.cuda.get_device_name(data.device)
     return {
         "commit": commit(),
@@ -123,6 +124,7 @@ def provenance(data: Loaders) -> dict:
         "packages": {name: version(name) for name in PACKAGES},
         "device": device,
         "data_digest": content_digest(data.table.images),
+        "weights_digest": weights_digest(data.run.backbone, data.run.weights),
     }
 
 

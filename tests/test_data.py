@@ -1,3 +1,9 @@
+import os
+import resource
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -135,3 +141,55 @@ def test_a_batch_larger_than_the_data_is_refused(folder):
 def test_a_data_set_that_is_not_there_says_where_it_should_be(workspace):
     with pytest.raises(UserError, match="data/raw/pacs"):
         data.index("pacs")
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(folder):
+    """The limit on the size of a file stands for the end of the disk: both fail in `write`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(UserError, match=r"The cache .*npy cannot be made or read \(File too large\); free space"):
+            data.loaders(small(folder))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert not list(paths.CACHE.iterdir())
+
+
+def test_a_cache_folder_that_cannot_be_written_is_one_sentence(folder, monkeypatch):
+    paths.DATA.mkdir()
+    (paths.DATA / "cache").write_text("a file where the folder should be")
+    with pytest.raises(UserError, match=r"The cache .* cannot be made or read \(.*\)"):
+        data.loaders(small(folder))
+    (paths.DATA / "cache").unlink()
+    (paths.DATA / "cache").mkdir()
+    (paths.DATA / "cache").chmod(0o500)
+    if os.access(paths.DATA / "cache", os.W_OK):
+        return  # root writes everywhere
+    with pytest.raises(UserError, match=r"cannot be made or read \(Permission denied\)"):
+        data.loaders(small(folder))
+
+
+DECODE = """
+import sys
+from cirl import data
+table = data.index(sys.argv[1])
+print(data.content_digest(data.pixels(sys.argv[1], table, 48)))
+"""
+
+
+def test_processes_that_start_at_once_make_one_cache(folder):
+    env = {**os.environ, "CIRL_ROOT": str(folder.parent)}
+    line = [sys.executable, "-c", DECODE, f"folder:{folder}"]
+    processes = [subprocess.Popen(line, env=env, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    digests = {process.communicate()[0].strip() for process in processes}
+    table = data.index(f"folder:{folder}")
+    assert digests == {data.content_digest(data.pixels(f"folder:{folder}", table, 48))}
+    assert [file.suffix for file in paths.CACHE.iterdir()] == [".npy"]
+
+
+def test_once_decoded_an_epoch_opens_no_image_file(folder, monkeypatch):
+    list(data.loaders(small(folder)).train(0))
+    monkeypatch.setattr(Image, "open", lambda *_: pytest.fail("an image was decoded again"))
+    assert len(list(data.loaders(small(folder)).train(1))) == 11

@@ -1,11 +1,10 @@
 import pytest
 import torch
-import torchvision
 from torch import nn
 
 from cirl.config import BACKBONES
 from cirl.errors import UserError
-from cirl.model import Masker, Network, imagenet_weights
+from cirl.model import Masker, Network
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)
@@ -58,36 +57,6 @@ def test_the_masker_is_the_released_perceptron():
 def test_batchnorm_lets_no_dimension_be_inferior_for_all_images():
     scores = Masker(16, 9, logits="batchnorm").log_z(torch.randn(200, 16))
     torch.testing.assert_close(scores.mean(0), torch.zeros(16), atol=1e-5, rtol=0)
-
-
-def test_weights_come_from_a_file_and_are_those_of_the_file(tmp_path):
-    reference = torchvision.models.resnet18()
-    torch.save(reference.state_dict(), tmp_path / "w.pt")
-    net = Network("resnet18", 512, str(tmp_path / "w.pt"))
-    assert torch.equal(net.backbone.layer4[0].conv1.weight, reference.layer4[0].conv1.weight)
-
-
-def test_a_file_that_holds_something_else_is_refused(tmp_path):
-    file = tmp_path / "w.pt"
-    with pytest.raises(UserError, match="cannot be read"):
-        Network("resnet18", 512, str(file))
-    torch.save(torchvision.models.resnet50().state_dict(), file)
-    with pytest.raises(UserError, match="not a state dict of resnet18"):
-        Network("resnet18", 512, str(file))
-    torch.save({**torchvision.models.resnet18().state_dict(), "extra": torch.zeros(1)}, file)
-    with pytest.raises(UserError, match="'extra'"):
-        Network("resnet18", 512, str(file))
-    file.write_bytes(b"nonsense")
-    with pytest.raises(UserError, match="cannot be read"):
-        Network("resnet18", 512, str(file))
-
-
-def test_missing_imagenet_weights_say_which_file_goes_where(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    monkeypatch.setattr(torch.hub, "download_url_to_file", lambda *a, **k: (_ for _ in ()).throw(OSError("no network")))
-    with pytest.raises(UserError) as error:
-        imagenet_weights("resnet18")
-    assert "resnet18-" in str(error.value) and str(tmp_path / "checkpoints") in str(error.value)
 
 
 def test_the_convnet_has_no_imagenet_weights():

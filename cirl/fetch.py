@@ -1,0 +1,201 @@
+"""Fetch a benchmark: download what is missing, unpack it safely, count what is there. Used by `01_data` alone."""
+
+import hashlib
+import lzma
+import os
+import shutil
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+import gdown
+import pandas as pd
+from PIL import Image
+from tqdm.auto import tqdm
+
+from cirl import paths
+from cirl.config import settings
+from cirl.datasets import DATASETS, Archive
+from cirl.errors import UserError, refuse
+from cirl.layouts import INSIDE, index, root
+from cirl.weights import sha256
+
+SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz")
+DAMAGED = (zipfile.BadZipFile, tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError)
+KEPT = {"splits", "splits_mini", *filter(None, INSIDE)}  # folders that belong to a layout, beside the domains
+
+
+def fetch(dataset: str, from_network: bool = True) -> Path:
+    """Bring a benchmark to `data/raw/<dataset>`: archives that lie in `data/raw` are used, others downloaded."""
+    if dataset not in DATASETS:
+        raise refuse("dataset", dataset, DATASETS)
+    folder, wanted = paths.RAW / dataset, missing(dataset)
+    files = {archive: at_hand(dataset, archive) for archive in wanted}
+    absent = [archive for archive in wanted if files[archive] is None]
+    if absent and not from_network:
+        how = "; ".join(by_hand(archive.mirrors, paths.RAW / archive.name) for archive in absent)
+        raise UserError(f"{problem(dataset)} Run 01_data with -p fetch True, or {how}; then run 01_data again.")
+    for archive in wanted:
+        file = files[archive] or download(archive.mirrors, paths.RAW / archive.name, archive.sha256)
+        unpack(file, folder, {*settings(dataset).domains, *KEPT})
+    return folder
+
+
+def missing(dataset: str) -> list[Archive]:
+    """The archives that are still needed: all of an incomplete data set, or those whose folder is not there."""
+    archives, folder = DATASETS[dataset].archives, paths.RAW / dataset
+    if len(archives) == 1:
+        return [*archives] if problem(dataset) else []
+    return [archive for archive in archives if not (folder / archive.name.removesuffix(".zip")).is_dir()]
+
+
+def problem(dataset: str) -> str | None:
+    """What the index says of the folder; nothing where it is whole."""
+    try:
+        index(dataset)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def at_hand(dataset: str, archive: Archive) -> Path | None:
+    """An archive that the user has put into `data/raw`, under its own name or that of the data set."""
+    stems = {archive.name.removesuffix(".zip").lower()}
+    stems |= {dataset} if len(DATASETS[dataset].archives) == 1 else set()
+    for file in sorted(paths.RAW.iterdir()) if paths.RAW.is_dir() else []:
+        if file.name.lower() in {stem + suffix for stem in stems for suffix in SUFFIXES}:
+            check(file, archive.sha256)
+            return file
+    return None
+
+
+def download(mirrors: tuple[str, ...], file: Path, sha: str | None = None) -> Path:
+    """The first mirror that answers; an interrupted download goes on where it stopped."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    reasons = []
+    for url in mirrors:
+        part = file.with_name(f"{file.stem}.mirror{mirrors.index(url)}{file.suffix}")  # bytes of two mirrors never meet
+        try:
+            gdown.download(url, str(part), resume=True, retries=2, use_cookies=False)
+            if not is_archive(part):
+                part.unlink()
+                raise ValueError("what came is no archive")
+            check(part, sha)
+            os.replace(part, file)
+            return file
+        except UserError as error:
+            reasons.append(f"{url}: {error}")
+            part.unlink(missing_ok=True)
+        except Exception as error:
+            reasons.append(f"{url}: {(str(error).strip().splitlines() or [type(error).__name__])[0]}")
+    raise UserError(
+        f"{file.name} could not be fetched ({'; '.join(reasons)}); {by_hand(mirrors, file)} and run 01_data again."
+    )
+
+
+def by_hand(mirrors: tuple[str, ...], file: Path) -> str:
+    """Exactly which file goes where."""
+    return f"get {file.name} in a browser from {' or '.join(mirrors)}, put it at {file}"
+
+
+def check(file: Path, sha: str | None) -> None:
+    """Hold a file to its published checksum."""
+    if sha and sha256(file) != sha:
+        raise UserError(f"{file} has not the published SHA-256 ({sha}); delete it and fetch it again.")
+
+
+def is_archive(file: Path) -> bool:
+    return zipfile.is_zipfile(file) or tarfile.is_tarfile(file)
+
+
+def unpack(file: Path, folder: Path, kept: set[str]) -> None:
+    """Unpack beside `folder`, then move what is not yet there into it, each domain as a whole.
+
+    Only plain files inside the target are accepted; one path that climbs out, or a link, and nothing is unpacked."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.unpacking.", dir=folder.parent) as place:
+        try:
+            _extract(file, Path(place))
+        except DAMAGED as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"{file} cannot be unpacked ({reason}); if it is short or damaged, delete it.") from None
+        entries = list(_inner(Path(place), kept).iterdir())
+        folder.mkdir(exist_ok=True)
+        for entry in entries:
+            if entry.name != "__MACOSX" and not (folder / entry.name).exists():
+                shutil.move(entry, folder / entry.name)
+
+
+def _extract(file, place):
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            members = [info for info in archive.infolist() if not info.is_dir()]
+            plain = [(info.filename, (info.external_attr >> 16) & 0o170000 in (0, 0o100000)) for info in members]
+            _refuse_unsafe(file, plain)
+            for info in tqdm(members, f"unpacking {file.name}", unit="file", leave=False, disable=None):
+                archive.extract(info, place)
+        return
+    with tarfile.open(file) as archive:
+        members = [info for info in archive.getmembers() if not info.isdir()]
+        _refuse_unsafe(file, [(info.name, info.isfile()) for info in members])
+        for info in tqdm(members, f"unpacking {file.name}", unit="file", leave=False, disable=None):
+            target = place / info.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with archive.extractfile(info) as inside, open(target, "wb") as out:
+                shutil.copyfileobj(inside, out)
+
+
+def _refuse_unsafe(file, members):
+    for name, is_plain_file in members:
+        path = PurePosixPath(name.replace("\\", "/"))
+        if path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
+            raise UserError(f"{file} holds {name!r}, which leads out of the target folder; nothing was unpacked.")
+        if not is_plain_file:
+            raise UserError(f"{file} holds {name!r}, which is not a plain file but a link; nothing was unpacked.")
+
+
+def _inner(place, kept):
+    """Through wrappers such as `PACS/` or `OfficeHomeDataset_10072016/` to the folder that holds the data."""
+    known = {name.lower().replace("_", "") for name in kept}
+    while True:
+        inside = [entry for entry in place.iterdir() if entry.is_dir() and entry.name != "__MACOSX"]
+        if len(inside) != 1 or inside[0].name.lower().replace("_", "").replace(" ", "") in known:
+            return place
+        place = inside[0]
+
+
+def counts(dataset: str) -> pd.DataFrame:
+    """Per domain: images, train, val, what is published, and whether numbers and contents agree with it."""
+    table, known = index(dataset), DATASETS.get(dataset)
+    table.attrs = {}
+    rows = []
+    for domain in settings(dataset).domains:
+        own = table[table["domain"] == domain]
+        parts = (int((own["split"] == "train").sum()), int((own["split"] == "val").sum()))
+        published = known.counts.get(domain) if known else None
+        total = sum(published) if isinstance(published, tuple) else published
+        agrees = "–" if published is None else "✓" if published in (parts, sum(parts)) else "✗"
+        rows.append((domain, *parts, sum(parts), total, agrees, _content(dataset, own, known, domain)))
+    columns = ["domain", "train", "val", "images", "published", "counts agree", "contents agree"]
+    return pd.DataFrame(rows, columns=columns).set_index("domain").astype({"published": "Int64"})
+
+
+def _content(dataset, own, known, domain):
+    said = known.sums.get(domain) if known else None
+    return "–" if said is None else "✓" if content_sum(root(dataset), own["path"]) == said else "✗"
+
+
+def content_sum(folder: Path, files: Iterable[str]) -> str:
+    """A checksum of images that does not feel how a PNG was compressed: bytes of JPEG files, pixels of PNG files."""
+    digest = hashlib.sha256()
+    for path in sorted(files, key=lambda path: path.split("/")[-3:]):
+        digest.update("/".join(path.split("/")[-3:]).encode())
+        if path.lower().endswith(".png"):
+            with Image.open(folder / path) as image:
+                digest.update(image.convert("RGB").tobytes())
+        else:
+            digest.update((folder / path).read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,89 @@
+import hashlib
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torchvision
+
+from cirl import runs, weights
+from cirl.config import Run
+from cirl.data import loaders
+from cirl.errors import UserError
+from cirl.model import Network
+
+
+def test_weights_come_from_a_file_and_are_those_of_the_file(tmp_path):
+    reference = torchvision.models.resnet18()
+    torch.save(reference.state_dict(), tmp_path / "w.pt")
+    net = Network("resnet18", 512, str(tmp_path / "w.pt"))
+    assert torch.equal(net.backbone.layer4[0].conv1.weight, reference.layer4[0].conv1.weight)
+
+
+def test_a_file_that_holds_something_else_is_refused(tmp_path):
+    file = tmp_path / "w.pt"
+    with pytest.raises(UserError, match="there is no file"):
+        Network("resnet18", 512, str(file))
+    torch.save(torchvision.models.resnet50().state_dict(), file)
+    with pytest.raises(UserError, match="not a state dict of resnet18"):
+        Network("resnet18", 512, str(file))
+    torch.save({**torchvision.models.resnet18().state_dict(), "extra": torch.zeros(1)}, file)
+    with pytest.raises(UserError, match="'extra'"):
+        Network("resnet18", 512, str(file))
+    file.write_bytes(b"nonsense")
+    with pytest.raises(UserError, match="cannot be read"):
+        Network("resnet18", 512, str(file))
+
+
+def test_missing_imagenet_weights_say_which_file_goes_where(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", lambda *a, **k: (_ for _ in ()).throw(OSError("no network")))
+    with pytest.raises(UserError) as error:
+        Network("resnet18", 512, "imagenet")
+    assert "resnet18-" in str(error.value) and str(tmp_path / "checkpoints") in str(error.value)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """torch.hub's cache with a ResNet-18 whose name carries its checksum, as torchvision's do."""
+    place = tmp_path / "checkpoints"
+    place.mkdir()
+    torch.save(torchvision.models.resnet18().state_dict(), place / "w.pt")
+    file = place / f"resnet18-{hashlib.sha256((place / 'w.pt').read_bytes()).hexdigest()[:8]}.pth"
+    (place / "w.pt").rename(file)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setitem(weights.ENUMS, "resnet18", SimpleNamespace(url=f"file:///nowhere/{file.name}"))
+    return file
+
+
+def test_imagenet_weights_are_read_from_the_cache_of_torch_hub(hub):
+    net = Network("resnet18", 512, "imagenet")
+    expected = torch.load(hub, weights_only=True)["layer1.0.conv1.weight"]
+    assert torch.equal(net.backbone.layer1[0].conv1.weight, expected)
+
+
+def test_weights_whose_checksum_is_wrong_are_refused(hub):
+    content = bytearray(hub.read_bytes())
+    content[len(content) // 2] ^= 1
+    hub.write_bytes(content)
+    with pytest.raises(UserError, match="is damaged, its SHA-256 does not begin with"):
+        Network("resnet18", 512, "imagenet")
+
+
+def test_missing_weights_are_fetched_and_checked(hub, tmp_path):
+    shutil.move(hub, tmp_path / hub.name)
+    weights.ENUMS["resnet18"].url = (tmp_path / hub.name).as_uri()
+    Network("resnet18", 512, "imagenet")
+    assert hub.exists()
+    hub.unlink()
+    (tmp_path / hub.name).write_bytes(b"a page that says sorry")
+    with pytest.raises(UserError, match="could not be fetched"):
+        Network("resnet18", 512, "imagenet")
+    assert not list(hub.parent.iterdir())
+
+
+def test_the_digest_of_the_weights_is_part_of_the_provenance(folder, hub):
+    line = dict(dataset=f"folder:{folder}", target="wool", image_size=32, batch_size=4)
+    data = loaders(Run(**line, weights=str(hub)))
+    assert runs.provenance(data)["weights_digest"] == hashlib.sha256(hub.read_bytes()).hexdigest()[:16]
+    assert runs.provenance(loaders(Run(**line, weights="none")))["weights_digest"] is None
