@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 
 from cirl import paths, tiny
 from cirl.config import Run
-from cirl.errors import UserError, refuse
+from cirl.errors import UserError, reason, refuse
 from cirl.layouts import index, root
 
 
@@ -45,9 +45,8 @@ def pixels(dataset: str, table: pd.DataFrame, size: int) -> np.ndarray:
                     Path(lock.lock_file).unlink(missing_ok=True)  # at worst a third process decodes as well
         return np.load(file, mmap_mode="r")
     except OSError as error:
-        reason = f"{error.strerror or error}"
         raise UserError(
-            f"The cache {file} cannot be made or read ({reason}); free space there, or make the folder writable."
+            f"The cache {file} cannot be made or read ({reason(error)}); free space there, or make the folder writable."
         ) from None
 
 

@@ -14,3 +14,9 @@ def refuse(field: str, value: object, allowed: object) -> UserError:
     if isinstance(allowed, (list, tuple, set, frozenset, dict)):
         allowed = ", ".join(str(a) for a in allowed)
     return UserError(f"{field}={value!r} is not possible; allowed: {allowed}.")
+
+
+def reason(error: Exception) -> str:
+    """Why another library failed, in one line."""
+    said = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    return said.splitlines()[0].rstrip(":.")

@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from cirl import paths
 from cirl.config import settings
 from cirl.datasets import DATASETS, Archive
-from cirl.errors import UserError, refuse
+from cirl.errors import UserError, reason, refuse
 from cirl.layouts import INSIDE, index, root
 from cirl.weights import sha256
 
@@ -90,7 +90,7 @@ def download(mirrors: tuple[str, ...], file: Path, sha: str | None = None) -> Pa
             reasons.append(f"{url}: {error}")
             part.unlink(missing_ok=True)
         except Exception as error:
-            reasons.append(f"{url}: {(str(error).strip().splitlines() or [type(error).__name__])[0]}")
+            reasons.append(f"{url}: {reason(error)}")
     raise UserError(
         f"{file.name} could not be fetched ({'; '.join(reasons)}); {by_hand(mirrors, file)} and run 01_data again."
     )
@@ -120,8 +120,9 @@ def unpack(file: Path, folder: Path, kept: set[str]) -> None:
         try:
             _extract(file, Path(place))
         except DAMAGED as error:
-            reason = getattr(error, "strerror", None) or error
-            raise UserError(f"{file} cannot be unpacked ({reason}); if it is short or damaged, delete it.") from None
+            raise UserError(
+                f"{file} cannot be unpacked ({reason(error)}); if it is short or damaged, delete it."
+            ) from None
         entries = list(_inner(Path(place), kept).iterdir())
         folder.mkdir(exist_ok=True)
         for entry in entries:
@@ -146,6 +147,8 @@ def _extract(file, place):
             target.parent.mkdir(parents=True, exist_ok=True)
             with archive.extractfile(info) as inside, open(target, "wb") as out:
                 shutil.copyfileobj(inside, out)
+        while archive.fileobj.read(1 << 20):  # to the end, where a compressed stream keeps its checksum
+            pass
 
 
 def _refuse_unsafe(file, members):

@@ -8,7 +8,7 @@ import torch
 import torchvision
 from torch import Tensor
 
-from cirl.errors import UserError
+from cirl.errors import UserError, reason
 
 ENUMS = {
     "resnet18": torchvision.models.ResNet18_Weights.IMAGENET1K_V1,
@@ -22,7 +22,7 @@ def load_weights(backbone: str, weights: str) -> dict[str, Tensor]:
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise UserError(f"weights={weights!r} cannot be read as a state-dict file ({_first_line(error)}).") from None
+        raise UserError(f"weights={weights!r} cannot be read as a state-dict file ({reason(error)}).") from None
     reference = getattr(torchvision.models, backbone)().state_dict()
     if not isinstance(state, dict):
         raise UserError(f"weights={weights!r} is not a state dict of {backbone}, but a {type(state).__name__}.")
@@ -60,7 +60,7 @@ def imagenet_file(backbone: str) -> Path:
         except Exception as error:
             raise UserError(
                 f"weights='imagenet': {file.name} is not in {file.parent} and could not be fetched from {enum.url} "
-                f"({_first_line(error)}). Put the file there, name another with weights=<path>, "
+                f"({reason(error)}). Put the file there, name another with weights=<path>, "
                 "or start from weights='none'."
             ) from None
     return file
@@ -74,7 +74,3 @@ def weights_digest(backbone: str, weights: str) -> str | None:
 def sha256(file: Path) -> str:
     with open(file, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _first_line(error):
-    return (str(error).splitlines() or [type(error).__name__])[0]
