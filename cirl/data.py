@@ -92,10 +92,11 @@ def _decode_all(dataset, table, size, file):
 def _image(dataset, row, size):
     if dataset == "tiny":
         return _resized(Image.fromarray(tiny.render(row.shape, row.style)), size)
-    return _decode(root(dataset) / row.path, size)
+    return decode(root(dataset) / row.path, size)
 
 
-def _decode(path, size):
+def decode(path: Path, size: int) -> np.ndarray:
+    """An image file as RGB, (size, size, 3) uint8."""
     try:
         with Image.open(path) as image:
             return _resized(image.convert("RGB"), size)
