@@ -158,3 +158,30 @@ def test_the_tour_runs_and_draws_its_pictures(tmp_path):
     assert process.wait() == 0, process.stdout.read()
     drawn = {file.stem for file in (tmp_path / "figures" / "tiny").glob("*.png")}
     assert drawn == {"tour_intervention", "tour_fourier", "tour_correlation", "tour_masks"}
+
+
+@pytest.mark.slow
+def test_the_data_notebook_verifies_what_is_on_disk(folder, tmp_path):
+    place = folder.parent / "data" / "raw" / "officehome"
+    place.mkdir(parents=True)
+    for domain in ("Art", "Clipart", "Product", "Real World"):
+        shutil.copytree(folder / "clay", place / domain)
+    assert papermill("01_data", tmp_path / "out.ipynb", folder.parent).wait() == 0
+    shown = (tmp_path / "out.ipynb").read_text()
+    assert "**officehome** ✗ 96 images, 2 classes" in shown  # there, but not as many as published
+    assert "**pacs** ✗ dataset='pacs': its images are expected in" in shown and "pacs.zip" in shown
+    assert shown.count('"image/png"') == 2
+
+
+@pytest.mark.slow
+def test_the_data_notebook_fails_where_one_benchmark_is_asked_for_and_missing(workspace, tmp_path):
+    process = papermill("01_data", tmp_path / "out.ipynb", workspace, ("dataset", "pacs"))
+    said = process.communicate()[0]
+    assert process.returncode != 0 and "UserError: dataset='pacs': its images are expected in" in said
+
+
+@pytest.mark.slow
+def test_the_benchmark_measures_loading(workspace, tmp_path):
+    line = (("images", 32), ("repetitions", 2), ("image_size", 64))
+    assert papermill("benchmark", tmp_path / "out.ipynb", workspace, *line).wait() == 0
+    assert (workspace / "figures" / "tiny" / "benchmark.csv").exists()
