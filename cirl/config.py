@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from cirl.errors import UserError, refuse
+from cirl.options import NEED_TWO_SOURCES, TRAINING, method_name, parse_method
 from cirl.recipe import Recipe, parse_recipe, plain_number, recipe_name
 
-METHOD_NAMES = ("deepall", "cirl")
 BACKBONES = {"convnet": 256, "convnet32": 128, "resnet18": 512, "resnet50": 2048}  # name -> its own N
 SAMPLING = ("random", "intra", "inter")
 
@@ -102,6 +102,7 @@ class Run:
             object.__setattr__(self, name, _as(type(default), value))
         _check(self)
         object.__setattr__(self, "recipe", recipe_name(self.recipe))
+        object.__setattr__(self, "method", method_name(self.method, self.dataset, self.target))
 
     def _defaults(self) -> dict:
         """The value that each field has where nothing else is said."""
@@ -114,14 +115,15 @@ class Run:
         defaults["dim"] = BACKBONES[backbone]
         if backbone.startswith("convnet"):
             defaults["weights"] = "none"
-        if self.method != "cirl":  # the tenfold rate is CIRL's own; Table 6 shows what it does to others
+        name = str(self.method).split("+")[0]
+        if name != "cirl":  # the tenfold rate is CIRL's own; Table 6 shows what it does to others
             defaults["recipe"] = recipe_name(known.recipe + "+head_lr=1")
-        return defaults
+        return defaults | TRAINING.get((name, self.dataset, self.target), {})
 
     @property
     def id(self) -> str:
         """Readable and unique: data set, backbone, method, target, seed, then the departures from the defaults."""
-        start = [_word(self.dataset), self.backbone, self.method, _word(self.target), f"s{self.seed}"]
+        start = [_word(self.dataset), self.backbone, _word(self.method), _word(self.target), f"s{self.seed}"]
         said = ("dataset", "backbone", "method", "target", "seed")
         rest = [
             _departure(name, getattr(self, name))
@@ -129,6 +131,16 @@ class Run:
             if name not in said and getattr(self, name) != default
         ]
         return "-".join(start + rest)
+
+    @property
+    def method_name(self) -> str:
+        """The method without the values that were changed."""
+        return self.method.split("+")[0]
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The method's own values."""
+        return parse_method(self.method, self.dataset, self.target)[1]
 
     @property
     def choices(self) -> Recipe:
@@ -153,9 +165,9 @@ def _check(run: Run) -> None:
     """Say what is wrong with a run, naming the field, the value and what is allowed."""
     if run.target not in run.settings.domains:
         raise refuse("target", run.target, run.settings.domains)
-    for name, allowed in (("method", METHOD_NAMES), ("sampling", SAMPLING)):
-        if getattr(run, name) not in allowed:
-            raise refuse(name, getattr(run, name), allowed)
+    parse_method(run.method, run.dataset, run.target)
+    if run.sampling not in SAMPLING:
+        raise refuse("sampling", run.sampling, SAMPLING)
     numbers = {
         "kappa": (lambda v: 0 < v < 1, "a number between 0 and 1, both excluded"),
         "eta": (lambda v: 0 <= v <= 1, "a number from 0 to 1"),
@@ -175,8 +187,9 @@ def _check(run: Run) -> None:
     for name in ("cint", "cfac", "advm"):
         if not isinstance(getattr(run, name), bool):
             raise refuse(name, getattr(run, name), ("True", "False"))
-    if run.sampling == "inter" and len(run.sources) < 2:
-        raise UserError(f"sampling='inter' needs two source domains; with target={run.target!r} there is one.")
+    for field, value in (("sampling", run.sampling), ("method", run.method_name)):
+        if value in ("inter", *NEED_TWO_SOURCES) and len(run.sources) < 2:
+            raise UserError(f"{field}={value!r} needs two source domains; with target={run.target!r} there is one.")
 
 
 def _as(kind, value):

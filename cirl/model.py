@@ -64,8 +64,19 @@ class Network(nn.Module):
         self.to(memory_format=torch.channels_last)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = ((x - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
-        return self.project(self.backbone(x))
+        return self.project(self.backbone(self.normalise(x)))
+
+    def normalise(self, x: Tensor) -> Tensor:
+        return ((x - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
+
+    def stages(self) -> list[nn.Module]:
+        """g in four parts, for the methods that work on the maps between them; one after the other they are g."""
+        net = self.backbone
+        if isinstance(net, ConvNet):
+            blocks = [*net]
+            return [nn.Sequential(*blocks[i : i + 3]) for i in (0, 3, 6)] + [nn.Sequential(*blocks[9:], self.project)]
+        stem = nn.Sequential(net.conv1, net.bn1, net.relu, net.maxpool, net.layer1)
+        return [stem, net.layer2, net.layer3, nn.Sequential(net.layer4, net.avgpool, nn.Flatten(), self.project)]
 
     @property
     def last_convolution(self) -> nn.Module:

@@ -109,7 +109,7 @@ def select(history: list[dict], rule: str) -> dict:
 
 def load_model(run: Run, classes: int) -> Method:
     """The finished run's method with the weights that source validation chose, ready to predict."""
-    method = METHODS[run.method](run, classes)
+    method = METHODS[run.method_name](run, classes)
     method.load_state_dict(torch.load(folder(run) / "model.pt", map_location="cpu", weights_only=True))
     return method.eval()
 

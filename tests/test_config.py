@@ -4,12 +4,13 @@ from itertools import product
 
 import pytest
 
-from cirl.config import BACKBONES, METHOD_NAMES, SAMPLING, SETTINGS, Run
+from cirl.config import BACKBONES, SAMPLING, SETTINGS, Run
 from cirl.errors import UserError
 from cirl.gumbel import DRAWS
 from cirl.losses import FACTORIZATION
 from cirl.methods import METHODS
 from cirl.methods.base import decay
+from cirl.options import METHOD_NAMES
 from cirl.recipe import CHOICES, PAPER, RELEASED, parse_recipe, recipe_name
 
 
@@ -42,7 +43,7 @@ def test_the_id_is_readable_and_names_only_departures():
 def test_different_runs_have_different_ids_and_equal_runs_the_same():
     values = {
         "dataset": ["tiny", "digits_dg"],
-        "method": METHOD_NAMES,
+        "method": ["deepall", "cirl", "mixup", "mixup+alpha=0.3"],
         "seed": [0, 1],
         "kappa": [None, 0.5, 0.65],
         "tau": [None, 1, 10, 0.1],
@@ -85,7 +86,7 @@ def test_values_arrive_as_papermill_hands_them_over(tmp_path):
         ("dataset", "imagenet", "tiny, digits_dg, pacs, officehome, minidomainnet, folder:"),
         ("dataset", "folder:/nowhere/at/all", "no folder /nowhere/at/all"),
         ("target", "mars", "plain, photo, street, print"),
-        ("method", "magic", "deepall, cirl"),
+        ("method", "magic", "deepall, mix, cirl"),
         ("backbone", "vgg", "convnet, convnet32, resnet18, resnet50"),
         ("recipe", "secret", "paper, released"),
         ("recipe", "released+speed=9", "loss, draws"),

@@ -9,7 +9,7 @@ from cirl.methods.cirl import ramp
 from cirl.runs import serialized
 
 CLASSES = 4
-x, y, d = torch.rand(12, 3, 32, 32), torch.arange(12) % CLASSES, torch.arange(12) % 3
+x, y, d = torch.rand(12, 3, 32, 32), torch.arange(12) % CLASSES, torch.tensor([0, 1, 3] * 4)
 
 
 def make(method="cirl", **more):
@@ -33,16 +33,17 @@ def test_a_method_keeps_its_contract(method):
     assert learner.features(x).shape == (12, 128) and learner.predict(x).shape == (12, CLASSES)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("recipe", ["paper", "released"])
+@pytest.mark.parametrize(("method", "recipe"), [("cirl", "paper"), *((method, "released") for method in METHODS)])
 def test_a_method_learns_to_classify_a_batch(method, recipe):
-    learner = make(method, recipe=recipe, lr={"paper": 0.05, "released": 0.01}[recipe], tau=0.0, eta=0.0)
-    bright = (x * 0.2 + (y / CLASSES).view(-1, 1, 1, 1)).clamp(0, 1)
-    losses = [learner.update(bright, y, d, epoch=0)["loss"] for _ in range(150)]
+    recipe += "" if method == "cirl" else "+head_lr=1"
+    learner = make(method, recipe=recipe, lr=0.05 if recipe == "paper" else 0.02, tau=0.0, eta=0.0)
+    patterns = torch.rand(CLASSES, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    images = 0.2 * x + 0.8 * patterns[y]
+    losses = [learner.update(images, y, d, epoch=learner.epochs - learner.run.epochs)["loss"] for _ in range(60)]
     assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "mtl"])
 def test_inference_uses_the_whole_representation_and_h1(method):
     learner = make(method).eval()
     torch.testing.assert_close(learner.predict(x), learner.h1(learner.features(x)))

@@ -1,11 +1,15 @@
-"""What every method shares: encoder, classifier h1, optimizer, schedule and state."""
+"""What the methods share: encoder, classifier h1, optimizer, schedule, state, domain-wise batches, ramp-up."""
 
 import math
+from collections.abc import Callable, Sequence
+from itertools import combinations
 
 import torch
 from torch import Tensor, nn
 
+from cirl import fourier
 from cirl.config import Run
+from cirl.data import Loaders
 from cirl.model import Network
 
 
@@ -15,13 +19,21 @@ class Method(nn.Module):
     def __init__(self, run: Run, classes: int):
         super().__init__()
         torch.manual_seed(run.seed)
-        self.run, self.recipe = run, run.choices
+        self.run, self.recipe, self.values = run, run.choices, run.values
         self.encoder = Network(run.backbone, run.dim, run.weights)
         self.h1 = nn.Linear(run.dim, classes)
         self.optimizers = self.make_optimizers()
 
     def make_optimizers(self) -> list[torch.optim.Optimizer]:
         return [self.sgd((self.encoder, 1.0, True), (self.h1, self.recipe.head_lr, True))]
+
+    @property
+    def epochs(self) -> int:
+        """How long the training loop goes on."""
+        return self.run.epochs
+
+    def begin_epoch(self, data: Loaders, epoch: int) -> None:
+        """Called before each epoch, for the methods that look at the sources as a whole."""
 
     def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
         """One step on images x in [0, 1], labels y and domains d; what it minimised, term by term."""
@@ -45,15 +57,32 @@ class Method(nn.Module):
 
     def step(self, optimizer: torch.optim.Optimizer, loss: Tensor, epoch: int) -> None:
         """Move the optimizer's own parameters, and compute no gradient for any other."""
+        self.move(optimizer, torch.autograd.grad(loss, parameters_of(optimizer), allow_unused=True), epoch)
+
+    def move(self, optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor | None], epoch: int) -> None:
+        """Move the optimizer's parameters along gradients that are at hand."""
         for group in optimizer.param_groups:
             group["lr"] = group["base_lr"] * (decay(self.run, epoch) if group["decays"] else 1.0)
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        parameters = parameters_of(optimizer)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         if self.recipe.clip:
             nn.utils.clip_grad_norm_(parameters, self.recipe.clip)
         optimizer.step()
+
+    def intervened(self, x: Tensor, d: Tensor) -> Tensor:
+        """x_a: the images with the amplitude of others mixed in, as the recipe does it (Eqs. 4-6)."""
+        x_prime = x[fourier.partners(d, self.run.sampling)]
+        x_a = fourier.intervene(x, x_prime, fourier.sample_lam(len(x), self.run.eta, x.device))
+        return (255 * x_a).floor() / 255 if self.recipe.pixels == "uint8" else x_a
+
+    def ramped(self, epoch: int) -> float:
+        """How much a penalty weighs in an epoch: up from near 0 to 1 over 5 of 50 epochs."""
+        return ramp(epoch, self.epochs_of(5))
+
+    def epochs_of(self, of_fifty: float) -> float:
+        """A length that is given for the paper's 50 epochs, in epochs of this run."""
+        return of_fifty * self.run.epochs / 50
 
     def state(self) -> dict:
         """All that a resumed run needs; tensors and numbers only."""
@@ -63,6 +92,27 @@ class Method(nn.Module):
         self.load_state_dict(state["modules"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def by_domain(d: Tensor) -> list[Tensor]:
+    """The rows of each domain that is in the batch."""
+    return [torch.nonzero(d == domain).squeeze(1) for domain in d.unique()]
+
+
+def over_pairs(distance: Callable[[Tensor, Tensor], Tensor], r: Tensor, d: Tensor) -> Tensor:
+    """The mean distance between the features of two domains, over all pairs of domains with two images at least."""
+    parts = [r[rows] for rows in by_domain(d) if len(rows) > 1]
+    distances = [distance(one, other) for one, other in combinations(parts, 2)]
+    return torch.stack(distances).mean() if distances else r.sum() * 0
+
+
+def ramp(epoch: float, length: float) -> float:
+    """The sigmoid ramp-up exp(-5 (1 - t)^2) of the released code, over `length` epochs."""
+    return math.exp(-5 * (1 - min(1.0, epoch / length)) ** 2) if length else 1.0
 
 
 def decay(run: Run, epoch: int) -> float:

@@ -3,14 +3,12 @@
 One forward and one backward of the encoder per step: the masker's step uses the same representations, detached.
 """
 
-import math
-
 import torch
 from torch import Tensor, nn
 
-from cirl import fourier, losses
+from cirl import losses
 from cirl.config import Run
-from cirl.methods.base import Method, floats
+from cirl.methods.base import Method, floats, ramp
 from cirl.model import Masker
 
 
@@ -61,11 +59,7 @@ class CIRL(Method):
         if not self.run.cint:
             r_o = self.encoder(x_o)
             return r_o, r_o
-        x_prime = x_o[fourier.partners(d, self.run.sampling)]
-        x_a = fourier.intervene(x_o, x_prime, fourier.sample_lam(len(x_o), self.run.eta, x_o.device))
-        if self.recipe.pixels == "uint8":
-            x_a = (255 * x_a).floor() / 255
-        return self.encoder(torch.cat([x_o, x_a])).chunk(2)
+        return self.encoder(torch.cat([x_o, self.intervened(x_o, d)])).chunk(2)
 
     def factorization(self, r_o: Tensor, r_a: Tensor) -> Tensor:
         """L_Fac of the modules that are switched on."""
@@ -85,12 +79,3 @@ class CIRL(Method):
     def weight(self, branches: int) -> float:
         """Of a sum of cross entropies over two views: one, or what makes it the mean over views and branches."""
         return 1.0 if self.recipe.cross_entropy == "sum" else 0.5 / branches
-
-    def epochs_of(self, of_fifty: float) -> float:
-        """A length that is given for the paper's 50 epochs, in epochs of this run."""
-        return of_fifty * self.run.epochs / 50
-
-
-def ramp(epoch: float, length: float) -> float:
-    """The sigmoid ramp-up exp(-5 (1 - t)^2) of the released code, over `length` epochs."""
-    return math.exp(-5 * (1 - min(1.0, epoch / length)) ** 2) if length else 1.0

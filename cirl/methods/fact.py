@@ -1,0 +1,51 @@
+"""FACT: A Fourier-based Framework for Domain Generalization (Xu et al., CVPR 2021).
+
+L = 1/2 l(S(x_o), y) + 1/2 l(S(x_a), y) + beta(t) [KL(T(x_o) || S(x_a)) + KL(T(x_a) || S(x_o))], softened logits.
+"""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, kl_div
+
+from cirl.config import Run
+from cirl.methods.base import Method, floats
+
+
+class FACT(Method):
+    """A student S and its teacher T, an average of the student's parameters over the steps; S is what is tested."""
+
+    def __init__(self, run: Run, classes: int):
+        super().__init__(run, classes)
+        self.teacher = copy.deepcopy(nn.Sequential(self.encoder, self.h1)).requires_grad_(False)
+        self.register_buffer("steps", torch.tensor(0))
+
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+        both = torch.cat([x, self.intervened(x, d)])
+        student = self.predict(both)
+        with torch.no_grad():
+            teacher = self.teacher(both)
+        L_cls = cross_entropy(student, y.repeat(2))
+        beta = self.values["beta"] * self.ramped(epoch)
+        L_cot = co_teacher(student, teacher, self.values["temperature"])
+        loss = L_cls + beta * L_cot
+        self.step(self.optimizers[0], loss, epoch)
+        self.average()
+        return floats(loss=loss, L_cls=L_cls, L_cot=L_cot)
+
+    @torch.no_grad()
+    def average(self) -> None:
+        """T <- m T + (1 - m) S, parameters only, m = min(1 - 1 / (t + 1), momentum)."""
+        momentum = min(1 - 1 / (self.steps.item() + 1), self.values["momentum"])
+        student = [*self.encoder.parameters(), *self.h1.parameters()]
+        for mean, value in zip(self.teacher.parameters(), student, strict=True):
+            mean.lerp_(value, 1 - momentum)
+        self.steps += 1
+
+
+def co_teacher(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """KL of the teacher on one view to the student on the other, both ways; no factor temperature squared."""
+    crossed = torch.cat(teacher.chunk(2)[::-1])
+    log_s, log_t = ((logits / temperature).log_softmax(1) for logits in (student, crossed))
+    return 2 * kl_div(log_s, log_t, reduction="batchmean", log_target=True)  # a sum of two means

@@ -1,0 +1,35 @@
+"""GroupDRO: Distributionally Robust Neural Networks for Group Shifts (Sagawa et al., ICLR 2020).
+
+L = sum_d q_d l_d, q_d <- q_d exp(eta l_d) / sum: the worst source domain weighs most.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from cirl.config import Run
+from cirl.methods.base import Method, floats
+
+
+class GroupDRO(Method):
+    """Exponentiated weights q on the losses of the source domains."""
+
+    def __init__(self, run: Run, classes: int):
+        super().__init__(run, classes)
+        domains = run.settings.domains
+        self.register_buffer("q", torch.tensor([float(domain in run.sources) for domain in domains]) / len(run.sources))
+
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+        losses = cross_entropy(self.predict(x), y, reduction="none")
+        present = d.unique()
+        per_domain = torch.stack([losses[d == domain].mean() for domain in present])
+        self.q = reweighted(self.q, present, per_domain.detach(), self.values["eta"])
+        loss = (self.q[present] * per_domain).sum()
+        self.step(self.optimizers[0], loss, epoch)
+        return floats(loss=loss, L_cls=losses.mean(), worst=self.q.max())
+
+
+def reweighted(q: Tensor, present: Tensor, losses: Tensor, eta: float) -> Tensor:
+    """q_d exp(eta l_d) for the domains of the batch, brought back to the sum one."""
+    q = q.index_copy(0, present, q[present] * (eta * losses).exp())
+    return q / q.sum()

@@ -1,0 +1,58 @@
+"""JiGen: Domain Generalization by Solving Jigsaw Puzzles (Carlucci et al., CVPR 2019).
+
+L = l(h1(g(x)), y) on whole images + weight l(h_jig(g(x_p)), p) on all, p the permutation of 3 x 3 tiles (0: none).
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from cirl.config import Run
+from cirl.methods.base import Method, floats
+
+GRID = 3
+
+
+class JiGen(Method):
+    """A second head tells which of some permutations the tiles of an image have undergone."""
+
+    def __init__(self, run: Run, classes: int):
+        super().__init__(run, classes)
+        orders = permutations(int(run.values["permutations"]))
+        self.register_buffer("orders", torch.cat([torch.arange(GRID**2)[None], orders]), persistent=False)
+        self.jigsaw = nn.Linear(run.dim, len(self.orders))
+        rate = self.recipe.head_lr
+        self.optimizers = [self.sgd((self.encoder, 1.0, True), (self.h1, rate, True), (self.jigsaw, rate, True))]
+
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+        shuffled = torch.rand(len(x), device=x.device) >= self.values["whole"]
+        p = torch.where(shuffled, torch.randint(1, len(self.orders), (len(x),), device=x.device), 0)
+        r = self.features(shuffle(x, self.orders[p]))
+        L_cls = cross_entropy(self.h1(r[p == 0]), y[p == 0]) if (p == 0).any() else r.sum() * 0
+        L_jig = cross_entropy(self.jigsaw(r), p)
+        loss = L_cls + self.values["weight"] * L_jig
+        self.step(self.optimizers[0], loss, epoch)
+        return floats(loss=loss, L_cls=L_cls, L_jig=L_jig)
+
+
+def permutations(count: int) -> Tensor:
+    """Distinct orders of nine tiles, far apart: of some random candidates always the one that differs most."""
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.arange(GRID**2)[None]
+    while len(chosen) <= count:
+        candidates = torch.stack([torch.randperm(GRID**2, generator=generator) for _ in range(200)])
+        nearest = (candidates[:, None] != chosen[None]).sum(2).amin(1)  # Hamming distance to what is there
+        chosen = torch.cat([chosen, candidates[nearest.argmax()][None]])
+    return chosen[1:]
+
+
+def shuffle(x: Tensor, orders: Tensor) -> Tensor:
+    """Tile i of each image becomes its tile orders[i]; what the grid leaves over at the edges stays."""
+    B, C, H, W = x.shape
+    h, w = H // GRID, W // GRID
+    tiles = x[..., : GRID * h, : GRID * w].reshape(B, C, GRID, h, GRID, w).permute(0, 2, 4, 1, 3, 5)
+    tiles = tiles.reshape(B, GRID**2, C, h, w)[torch.arange(B, device=x.device)[:, None], orders]
+    tiles = tiles.reshape(B, GRID, GRID, C, h, w).permute(0, 3, 1, 4, 2, 5).reshape(B, C, GRID * h, GRID * w)
+    x = x.clone()
+    x[..., : GRID * h, : GRID * w] = tiles
+    return x

@@ -1,0 +1,114 @@
+"""MatchDG: Domain Generalization using Causal Matching (Mahajan et al., ICML 2021).
+
+Phase 1, on a network of its own: -log e^{s(a, m) / t} / (e^{s(a, m) / t} + sum over other classes of e^{s(a, n) / t})
+for images a and their matches m, of the same class in another domain, inferred again every five epochs (of 50) by
+nearest neighbour.
+Phase 2: L = l(x, y) + l(matched, y) + lambda(t) |logits(a) - logits(m)|^2 with the matches of phase 1.
+"""
+
+from itertools import product
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from cirl.config import Run
+from cirl.data import Loaders
+from cirl.methods.base import Method, floats
+from cirl.model import Network
+
+
+class MatchDG(Method):
+    """Phase 1 takes half as many epochs as the run has and comes before them; lambda grows linearly in phase 2."""
+
+    def __init__(self, run: Run, classes: int):
+        super().__init__(run, classes)
+        self.matcher = Network(run.backbone, run.dim, run.weights)
+        self.optimizers = [*self.make_optimizers(), self.sgd((self.matcher, 1.0, True))]
+        self.matches, self.data = None, None  # (training images, domains): the row of each one's match
+
+    @property
+    def first_phase(self) -> int:
+        return max(1, self.run.epochs // 2)
+
+    @property
+    def epochs(self) -> int:
+        return self.first_phase + self.run.epochs
+
+    def begin_epoch(self, data: Loaders, epoch: int) -> None:
+        """Infer the matches where it is time: at random at first, last at the end of phase 1."""
+        self.data, every = data, max(1, round(self.epochs_of(self.values["every"])))
+        if epoch == 0:
+            self.matches = self.infer(None)
+        elif epoch <= self.first_phase and (epoch % every == 0 or epoch == self.first_phase):
+            self.matches = self.infer(self.represent_all())
+
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+        a, m, labels = self.pairs(max(2, len(x) // 2)) if self.data else random_pairs(x, y, d)
+        if epoch < self.first_phase:
+            phi = normalize(self.matcher(torch.cat([a, m])), dim=1)
+            loss = contrastive(phi, labels.repeat(2), self.values["temperature"])
+            self.step(self.optimizers[1], loss, epoch)
+            return floats(loss=loss, L_match=loss)
+        t = epoch - self.first_phase
+        logits, matched = self.predict(torch.cat([x, a, m])).split([len(x), 2 * len(a)])
+        L_cls, L_matched = cross_entropy(logits, y), cross_entropy(matched, labels.repeat(2))
+        L_match = (matched[: len(a)] - matched[len(a) :]).square().sum(1).mean()
+        weight = self.values["weight"] * (t + 1) / self.run.epochs
+        loss = L_cls + L_matched + weight * L_match
+        self.step(self.optimizers[0], loss, t)
+        return floats(loss=loss, L_cls=L_cls, L_matched=L_matched, L_match=L_match)
+
+    def pairs(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Images drawn at random, the match of each in another domain, and their labels."""
+        rows, table = torch.from_numpy(self.data.parts["train"]), self.data.table
+        anchors = torch.randint(len(rows), (count,))
+        candidates = self.matches[anchors]
+        other = (candidates >= 0) & (candidates != rows[anchors, None])
+        matches = candidates.gather(1, torch.multinomial(other.float(), 1)).squeeze(1)
+        both = torch.cat([rows[anchors], matches]).numpy()
+        x, y, _ = table[int(torch.randint(2**62, ())), both]
+        a, m = x.to(self.data.device).float().div_(255).chunk(2)
+        return a, m, y[:count].to(self.data.device)
+
+    @torch.inference_mode()
+    def represent_all(self) -> Tensor:
+        """phi of every training image, not augmented."""
+        images = torch.from_numpy(self.data.table.images[self.data.parts["train"]]).permute(0, 3, 1, 2)
+        self.matcher.eval()
+        parts = [self.matcher(part.to(self.data.device).float() / 255).cpu() for part in images.split(256)]
+        self.matcher.train()
+        return normalize(torch.cat(parts), dim=1)
+
+    def infer(self, phi: Tensor | None) -> Tensor:
+        """For each training image and each source domain the row of its match; -1 for domains that are not sources."""
+        table, rows = self.data.table, torch.from_numpy(self.data.parts["train"])
+        y, d = torch.from_numpy(table.labels[rows]), torch.from_numpy(table.domains[rows])
+        matches = torch.full((len(rows), int(d.max()) + 1), -1)
+        for label, domain in product(y.unique(), d.unique()):
+            own, there = torch.nonzero(y == label)[:, 0], torch.nonzero((y == label) & (d == domain))[:, 0]
+            scores = torch.rand(len(own), len(there)) if phi is None else phi[own] @ phi[there].T
+            matches[own, domain] = rows[there[scores.argmax(1)]]
+        matches[torch.arange(len(rows)), d] = rows  # in its own domain each is its own
+        return matches
+
+    def get_extra_state(self) -> Tensor:
+        return torch.empty(0, 0, dtype=torch.long) if self.matches is None else self.matches
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.matches = state if state.numel() else None
+
+
+def random_pairs(x: Tensor, y: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of a batch alone: each image with one of its class in another domain, or with itself where there is none."""
+    fits = (y[:, None] == y[None]) & (d[:, None] != d[None])
+    chosen = torch.multinomial(fits + 1e-12 * torch.eye(len(x), device=x.device), 1).squeeze(1)
+    return x, x[chosen], y
+
+
+def contrastive(phi: Tensor, y: Tensor, temperature: float) -> Tensor:
+    """NT-Xent of phi, (2B, N) of length one, whose halves are each other's matches; other classes are the negatives."""
+    similarity = phi @ phi.T / temperature
+    positive = torch.cat([similarity.diagonal(len(phi) // 2)] * 2)
+    negatives = similarity.masked_fill(y[:, None] == y[None], float("-inf")).logsumexp(1)
+    return (torch.logaddexp(positive, negatives) - positive).mean()

@@ -1,0 +1,17 @@
+"""Mix: the control that the paper lacks, DeepAll with the amplitude mix of Eqs. 4-6 as augmentation, and no more."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from cirl.methods.base import Method, floats
+
+
+class Mix(Method):
+    """L = 1/2 l(h1(g(x_o)), y) + 1/2 l(h1(g(x_a)), y)."""
+
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+        logits = self.predict(torch.cat([x, self.intervened(x, d)]))
+        loss = cross_entropy(logits, y.repeat(2))
+        self.step(self.optimizers[0], loss, epoch)
+        return floats(loss=loss)

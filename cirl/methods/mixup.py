@@ -1,0 +1,31 @@
+"""Mixup between domains (Zhang et al., mixup, ICLR 2018; Yan et al., Improve Unsupervised Domain Adaptation with Mixup
+Training, 2020).
+
+L = lambda l(h1(g(x~)), y) + (1 - lambda) l(h1(g(x~)), y'), x~ = lambda x + (1 - lambda) x',
+lambda ~ Beta(alpha, alpha), one per image.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from cirl.fourier import partners
+from cirl.methods.base import Method, floats
+
+
+class Mixup(Method):
+    """Each image is mixed with one of another source domain."""
+
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+        other = partners(d, "inter")
+        lam = torch.distributions.Beta(*[torch.tensor(self.values["alpha"])] * 2).sample((len(x),)).to(x.device)
+        logits = self.predict(mixed(x, x[other], lam))
+        losses = [cross_entropy(logits, labels, reduction="none") for labels in (y, y[other])]
+        loss = torch.lerp(losses[1], losses[0], lam).mean()
+        self.step(self.optimizers[0], loss, epoch)
+        return floats(loss=loss)
+
+
+def mixed(x: Tensor, x_prime: Tensor, lam: Tensor) -> Tensor:
+    """lambda x + (1 - lambda) x', one lambda per image."""
+    return torch.lerp(x_prime, x, lam.view(-1, 1, 1, 1))

@@ -1,0 +1,37 @@
+"""MLDG: Learning to Generalize, Meta-Learning for Domain Generalization (Li et al., AAAI 2018), first order.
+
+gradient = grad F(theta) + beta grad G(theta - inner_lr grad F(theta)), F on the meta-train, G on the meta-test domains.
+"""
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from cirl.methods.base import Method, floats, parameters_of
+
+
+class MLDG(Method):
+    """Each step one of the source domains plays the unseen one."""
+
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+        present = d.unique()
+        unseen = d == present[torch.randint(len(present), ())]
+        if unseen.all():  # a batch of one domain has nothing to generalise to
+            unseen = torch.arange(len(d), device=d.device) % 2 == 0
+        gradients, F, G = self.meta_gradients(x, y, unseen)
+        self.move(self.optimizers[0], gradients, epoch)
+        return floats(loss=F + self.values["beta"] * G, L_cls=F, L_test=G)
+
+    def meta_gradients(self, x: Tensor, y: Tensor, unseen: Tensor) -> tuple[list[Tensor], Tensor, Tensor]:
+        """The two-term sum, in the order of the optimizer's parameters, and both losses."""
+        theta = parameters_of(self.optimizers[0])
+        F = cross_entropy(self.predict(x[~unseen]), y[~unseen])
+        train = torch.autograd.grad(F, theta)
+        inner = [(p - self.values["inner_lr"] * g).detach().requires_grad_() for p, g in zip(theta, train, strict=True)]
+        names = [name for name, _ in self.encoder.named_parameters()]
+        r = functional_call(self.encoder, dict(zip(names, inner, strict=False)), x[unseen])
+        weight, bias = inner[len(names) :]
+        G = cross_entropy(torch.nn.functional.linear(r, weight, bias), y[unseen])
+        test = torch.autograd.grad(G, inner)
+        return [a + self.values["beta"] * b for a, b in zip(train, test, strict=True)], F, G
