@@ -13,6 +13,9 @@ all: $(READY) ## set up, then every figure and table of the paper from the embed
 digits lite paper: $(READY) ## the same on Digits-DG, on PACS at a CPU's size, or everything as published
 	snakemake --config study=$@ $(QUIET)
 
+methods: $(READY) ## every comparison method on the embedded data: figures/tiny/methods
+	snakemake --config study=tiny extras=yes $(QUIET)
+
 render: $(READY) ## draw a study's items from the collected results, training nothing: make render STUDY=paper
 	snakemake --config study=$(STUDY) train=no --forceall $(QUIET)
 
@@ -45,4 +48,4 @@ $(READY): requirements.txt pyproject.toml
 help: ## this list
 	@grep -hE '^[a-z -]+:.*##' Makefile | sed -E 's/^([a-z -]+):.*## (.*)/make \1|\2/' | column -t -s '|'
 
-.PHONY: all digits lite paper render test test-fast lab lint hooks setup help
+.PHONY: all digits lite paper methods render test test-fast lab lint hooks setup help

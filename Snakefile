@@ -19,8 +19,9 @@ from cirl.files import training_digest
 
 STUDY = config.get("study", "tiny")
 TRAIN = config.get("train", "yes") != "no"
+EXTRAS = config.get("extras", "no") == "yes"  # also train what only the items beyond the paper need
 try:
-    RUNS = {run.id: run for run in grid.all_runs(STUDY)}
+    RUNS = {run.id: run for run in grid.all_runs(STUDY, EXTRAS)}
 except UserError as error:
     raise WorkflowError(str(error))
 FIGURES = f"figures/{STUDY}"
@@ -71,7 +72,7 @@ rule collect:
         update("data/results.csv"),
         update("data/history.csv"),
     shell:
-        "python -c 'from cirl import grid, results; results.collect(grid.all_runs(\"{STUDY}\"), \"{STUDY}\")'"
+        "python -c 'from cirl import grid, results; results.collect(grid.all_runs(\"{STUDY}\", True), \"{STUDY}\")'"
 
 
 for notebook, items in NOTEBOOKS.items():
@@ -82,7 +83,7 @@ for notebook, items in NOTEBOOKS.items():
         input:
             notebook=f"notebooks/{notebook}.ipynb",
             looks="cirl/report.py",
-            runs=metrics(run for item in items for run in grid.expected(item, STUDY)),
+            runs=metrics(run for item in items for run in grid.expected(item, STUDY) if run.id in RUNS),
         output:
             [f"{FIGURES}/{item}.{kind}" for item in items for kind in grid.kinds(item)],
         log:

@@ -11,7 +11,19 @@ from cirl.errors import refuse
 from cirl.studies import study
 
 Rows = dict[str, list[Run]]
-LABELS = {"deepall": "DeepAll", "cirl": "CIRL"}
+LABELS = {
+    **{"deepall": "DeepAll", "mix": "Mix", "cirl": "CIRL", "fact": "FACT", "matchdg": "MatchDG", "coral": "CORAL"},
+    **{
+        "mmd": "MMD",
+        "mixup": "Mixup",
+        "groupdro": "GroupDRO",
+        "mtl": "MTL",
+        "csd": "CSD",
+        "ccsa": "CCSA",
+        "rsc": "RSC",
+    },
+    **{"crossgrad": "CrossGrad", "jigen": "JiGen", "sagnet": "SagNet", "mldg": "MLDG", "mixstyle": "MixStyle"},
+}
 VARIANTS = {  # Table 5
     "Variant 1": dict(cint=True, cfac=False, advm=False),
     "Variant 2": dict(cint=False, cfac=True, advm=False),
@@ -36,23 +48,25 @@ def table_results(name: str, number: int) -> Rows:
     if base is None:
         return {}
     targets = this.large_targets if number == 3 else None
-    rows = {LABELS[method]: runs_of(name, base, targets, method=method) for method in this.methods}
+    methods = (*(this.large_methods if number == 3 else this.methods), *this.rivals.get(number, ()))
+    rows = {LABELS[method]: runs_of(name, base, targets, method=method) for method in methods}
     if number in this.both_recipes:
         rows["CIRL (paper's equations)"] = runs_of(name, base, targets, method="cirl", recipe="paper")
     return rows
 
 
 def table5(name: str) -> Rows:
-    """The ablation."""
+    """The ablation, with what stands below it: DeepAll, and the augmentation alone."""
     this = study(name)
-    return {row: runs_of(name, this.small, this.targets, **switches) for row, switches in VARIANTS.items()}
+    below = {LABELS[method]: runs_of(name, this.small, this.targets, method=method) for method in ("deepall", "mix")}
+    return below | {row: runs_of(name, this.small, this.targets, **switches) for row, switches in VARIANTS.items()}
 
 
 def table6(name: str) -> Rows:
     """Representation importance, with the learning rate of the classifier as a control."""
     this, rows = study(name), {}
-    for method in this.methods:
-        for rate in (1, 10):
+    for method in ("deepall", "fact", "matchdg", "cirl"):
+        for rate in (1, 10) if method in ("deepall", "cirl") else (1,):
             recipe = Run(**this.small, target=this.task, method=method).recipe + f"+head_lr={rate}"
             rows[f"{LABELS[method]}, classifier at {rate}x"] = runs_of(
                 name, this.small, (this.task,), method=method, recipe=recipe
@@ -104,7 +118,15 @@ def figure5ab(name: str, large: bool = False) -> Rows:
     base = this.large if large else this.small
     if base is None:
         return {}
-    return {LABELS[method]: runs_of(name, base, (this.task,), method=method) for method in this.methods}
+    methods = this.large_methods if large else this.methods
+    return {LABELS[method]: runs_of(name, base, (this.task,), method=method) for method in methods}
+
+
+def methods(name: str) -> Rows:
+    """Beyond the paper: all methods in one harness, on the embedded data."""
+    if name != "tiny":
+        return {}
+    return {LABELS[method]: runs_of(name, study(name).small, None, method=method) for method in LABELS}
 
 
 def figure5cd(name: str, large: bool = False) -> Rows:
@@ -124,6 +146,7 @@ ITEMS = {
     **{"table05": table5, "table06": table6, "table07": table7, "table08": table8, "table09": table9},
     **{"figure3": figure3, "figure4": figure4_figure6, "figure6": figure4_figure6},
     **{"figure5a": figure5ab, "figure5b": lambda name: figure5ab(name, large=True)},
+    "methods": methods,
     **{"figure5c": figure5cd, "figure5d": lambda name: figure5cd(name, large=True)},
 }
 
@@ -138,11 +161,13 @@ def expected(item: str, name: str) -> list[Run]:
     return list(dict.fromkeys(run for runs in ITEMS[item](name).values() for run in runs))
 
 
-def all_runs(name: str) -> list[Run]:
-    """Every run of a study, each once, in the order of the paper."""
-    return list(dict.fromkeys(run for item in sorted(ITEMS) for run in expected(item, name)))
+def all_runs(name: str, with_extras: bool = False) -> list[Run]:
+    """Every run of a study, each once, in the order of the paper; the extras only where they are asked for."""
+    items = [item for item in sorted(ITEMS) if with_extras or item not in EXTRAS]
+    return list(dict.fromkeys(run for item in items for run in expected(item, name)))
 
 
+EXTRAS = ("methods",)  # drawn from the runs that are there; trained by `make methods`
 NOTEBOOKS = {  # which notebook owns which items
     "00_tour": ("tour_intervention", "tour_fourier", "tour_correlation", "tour_masks"),
     "figure1_figure2_figure3_schematics": ("figure1", "figure2", "figure3"),
@@ -154,6 +179,7 @@ NOTEBOOKS = {  # which notebook owns which items
     "table6_importance": ("table06",),
     "table7_table8_dimension": ("table07", "table08"),
     "table9_sampling": ("table09",),
+    "table_methods": ("methods",),
 }
 
 

@@ -16,7 +16,10 @@ from cirl.errors import refuse
 from cirl.files import write
 from cirl.results import coverage
 
-COLORS = {"DeepAll": "#777777", "CIRL": "#D55E00", "paper": "#BBBBBB"}  # colour-blind safe (Okabe and Ito)
+COLORS = {  # fixed, colour-blind safe (Okabe and Ito); methods that no curve shows share one
+    **{"DeepAll": "#777777", "Mix": "#009E73", "FACT": "#0072B2", "MatchDG": "#CC79A7", "CIRL": "#D55E00"},
+    **{"others": "#56B4E9", "paper": "#BBBBBB"},
+}
 PARTS = {"plain": "photo", "photo": "art_painting", "street": "sketch", "print": "cartoon"}  # of tiny for PACS
 _ALL_DOMAINS = {domain for known in SETTINGS.values() for domain in known.domains}
 

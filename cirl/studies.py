@@ -15,7 +15,9 @@ class Study:
     large: dict | None  # the part of PACS with ResNet-50 in Figures 5b and 5d
     task: str  # Sketch's part in Table 6 and Figure 5
     seeds: tuple[int, ...] = (0, 1, 2)
-    methods: tuple[str, ...] = ("deepall", "cirl")
+    methods: tuple[str, ...] = ("deepall", "mix", "fact", "matchdg", "cirl")
+    large_methods: tuple[str, ...] = ("deepall", "mix", "fact", "matchdg", "cirl")  # of Table 3 and Figure 5b
+    rivals: dict[int, tuple[str, ...]] = field(default_factory=dict)  # more methods, table by table
     both_recipes: tuple[int, ...] = (1, 2, 3, 4, 10)  # tables with a row for the paper's equations as written
     targets: tuple[str, ...] | None = None  # of Tables 5 and 9; None for all
     sweep_targets: tuple[str, ...] | None = None  # of Tables 7 and 8
@@ -48,6 +50,7 @@ STUDIES = {
         targets=("street", "print"),
         sweep_targets=("street",),
         large_targets=("street",),
+        large_methods=("deepall", "cirl"),
         both_recipes=(1, 2, 4, 10),
         sweep=dict(epochs=3),
         dims=(32, 64, 128),
@@ -94,6 +97,12 @@ STUDIES = {
         small=PACS,
         large=dict(dataset="pacs", backbone="resnet50"),
         task="sketch",
+        rivals={  # those of the page that are written here
+            1: ("jigen", "ccsa", "crossgrad"),
+            2: ("jigen", "csd", "rsc", "mixstyle"),
+            4: ("ccsa", "crossgrad", "jigen", "rsc"),
+            10: ("groupdro", "mixup", "mldg", "coral", "mmd", "mtl", "sagnet"),
+        },
     ),
 }
 

@@ -33,9 +33,10 @@ def test_a_method_keeps_its_contract(method):
     assert learner.features(x).shape == (12, 128) and learner.predict(x).shape == (12, CLASSES)
 
 
-@pytest.mark.parametrize(("method", "recipe"), [("cirl", "paper"), *((method, "released") for method in METHODS)])
+@pytest.mark.parametrize(
+    ("method", "recipe"), [("cirl", "paper"), ("cirl", "released"), *((method, None) for method in METHODS)]
+)
 def test_a_method_learns_to_classify_a_batch(method, recipe):
-    recipe += "" if method == "cirl" else "+head_lr=1"
     learner = make(method, recipe=recipe, lr=0.05 if recipe == "paper" else 0.02, tau=0.0, eta=0.0)
     patterns = torch.rand(CLASSES, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     images = 0.2 * x + 0.8 * patterns[y]
