@@ -10,17 +10,20 @@ import pytest
 
 from cirl import grid, paths
 from cirl.errors import UserError
+from cirl.options import METHOD_NAMES
+from cirl.studies import STUDIES
 
 BIN = Path(sys.executable).parent
 ITEMS = [f"figure{n}" for n in ("1", "2", "3", "4", "5a", "5b", "5c", "5d", "6")] + [
     f"table{n:02d}" for n in range(1, 15)
 ]
+MAIN = {"DeepAll", "Mix", "FACT", "MatchDG", "CIRL"}
 
 
 def test_every_figure_and_table_of_the_paper_is_owned_by_exactly_one_notebook():
     owned = [item for items in grid.NOTEBOOKS.values() for item in items]
-    assert sorted(item for item in owned if not item.startswith("tour")) == sorted(ITEMS)
-    assert sorted(grid.ITEMS) == sorted(set(ITEMS) - {"figure1", "figure2"})
+    assert sorted(item for item in owned if not item.startswith("tour")) == sorted([*ITEMS, *grid.EXTRAS])
+    assert sorted(grid.ITEMS) == sorted({*ITEMS, *grid.EXTRAS} - {"figure1", "figure2"})
 
 
 def test_every_notebook_exists_and_saves_its_items():
@@ -30,9 +33,29 @@ def test_every_notebook_exists_and_saves_its_items():
             assert item in source or 'f"table{number:02d}"' in source, f"{notebook}: {item}"
 
 
-def test_the_whole_paper_is_about_five_hundred_runs():
-    assert 450 <= len(grid.all_runs("paper")) <= 600
+def test_the_whole_paper_is_about_nine_hundred_runs():
+    assert 850 <= len(grid.all_runs("paper")) <= 1000
     assert len({run.id for run in grid.all_runs("paper")}) == len(grid.all_runs("paper"))
+
+
+def test_every_method_has_a_label_and_a_place_in_the_study_of_the_whole_paper():
+    assert set(grid.LABELS) == set(METHOD_NAMES)
+    assert {run.method_name for run in grid.all_runs("paper")} == set(METHOD_NAMES)
+
+
+def test_the_main_methods_stand_in_every_table_of_every_study():
+    for name, this in STUDIES.items():
+        for number in this.tables:
+            methods = set(grid.table_results(name, number))
+            assert methods >= ({"DeepAll", "CIRL"} if (name, number) == ("tiny", 3) else MAIN), (name, number)
+        assert {"DeepAll", "Mix"} <= set(grid.table5(name))
+        assert {"FACT, classifier at 1x", "MatchDG, classifier at 1x"} <= set(grid.table6(name))
+
+
+def test_all_methods_are_beyond_what_make_trains():
+    assert len(grid.expected("methods", "tiny")) == 4 * len(METHOD_NAMES)
+    left = set(grid.all_runs("tiny", with_extras=True)) - set(grid.all_runs("tiny"))
+    assert {run.method_name for run in left} == set(METHOD_NAMES) - {"deepall", "mix", "fact", "matchdg", "cirl"}
 
 
 def test_the_paper_study_is_the_paper():
@@ -41,7 +64,7 @@ def test_the_paper_study_is_the_paper():
 
     assert count("figure5c") == count("figure5d") == 25 * 3
     assert count("table08") == 2 * 5 * 4 * 3 and count("table07") == 5 * 4 * 3
-    assert count("table05") == 5 * 4 * 3 and count("table09") == 3 * 4 * 3
+    assert count("table05") == 7 * 4 * 3 and count("table09") == 3 * 4 * 3
     real = {run.dataset for item in grid.ITEMS for run in grid.expected(item, "paper") if item != "figure3"}
     assert real == {"digits_dg", "pacs", "officehome", "minidomainnet"}
     assert {run.epochs for run in grid.expected("table02", "paper")} == {50}
