@@ -25,7 +25,10 @@ from tqdm.auto import tqdm
 from cirl import paths, tiny
 from cirl.config import Run
 from cirl.errors import UserError, reason, refuse
+from cirl.jitter import colour_jitter
 from cirl.layouts import index, root
+
+JITTER = 0.4  # of brightness, contrast, saturation and hue
 
 
 def pixels(dataset: str, table: pd.DataFrame, size: int) -> np.ndarray:
@@ -109,9 +112,8 @@ def _resized(image, size):
 
 
 def augmentation(size: int) -> v2.Transform:
-    """PACS, Office-Home, mini-DomainNet and folders: random resized crop, flip, colour jitter."""
-    crop = v2.RandomResizedCrop(size, scale=(0.8, 1.0), antialias=True)
-    return v2.Compose([crop, v2.RandomHorizontalFlip(), v2.ColorJitter(0.4, 0.4, 0.4, 0.4)])
+    """PACS, Office-Home, mini-DomainNet and folders: random resized crop and flip; colours follow on the device."""
+    return v2.Compose([v2.RandomResizedCrop(size, scale=(0.8, 1.0), antialias=True), v2.RandomHorizontalFlip()])
 
 
 class ImageTable(Dataset):
@@ -155,21 +157,27 @@ class Loaders:
         rows = np.concatenate([rng.permutation(self.parts["train"]) for _ in range(originals)])
         size = originals * self.run.batch_size
         batches = [rows[i * size : (i + 1) * size] for i in range(self.steps)]
-        return self._iterate(self.table, batches, rng.integers(2**62, size=self.steps))
+        return batches_of(self.table, batches, rng.integers(2**62, size=self.steps), self.device, self.workers)
 
     def evaluation(self, part: str, size: int = 128) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """The images of a part, each once, not augmented, in a fixed order in which the domains are mixed."""
         rows = np.random.default_rng(0).permutation(self.parts[part])
         plain = ImageTable(self.table.images, self.table.labels, self.table.domains, transform=None)
         batches = [rows[i : i + size] for i in range(0, len(rows), size)]
-        return self._iterate(plain, batches, np.zeros(len(batches), int))
+        return batches_of(plain, batches, np.zeros(len(batches), int), self.device, self.workers)
 
-    def _iterate(self, table, batches, seeds):
-        sampler = list(zip(seeds.tolist(), batches, strict=True))
-        pinned = self.device.type == "cuda"
-        for x, y, d in DataLoader(table, None, sampler=sampler, num_workers=self.workers, pin_memory=pinned):
-            x, y, d = (tensor.to(self.device, non_blocking=True) for tensor in (x, y, d))
-            yield x.float().div_(255), y, d
+
+def batches_of(
+    table: ImageTable, batches: list[np.ndarray], seeds: np.ndarray, device: torch.device, workers: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Batches of rows as x in [0, 1], y, d on the device; each batch's augmentation follows from its seed."""
+    sampler = list(zip(seeds.tolist(), batches, strict=True))
+    pinned = device.type == "cuda"
+    loader = DataLoader(table, None, sampler=sampler, num_workers=workers, pin_memory=pinned)
+    for (x, y, d), seed in zip(loader, seeds.tolist(), strict=True):
+        x, y, d = (tensor.to(device, non_blocking=True) for tensor in (x, y, d))
+        x = x.float().div_(255)
+        yield (colour_jitter(x, JITTER, seed) if table.transform else x), y, d
 
 
 def loaders(run: Run, device: torch.device | str = "cpu", workers: int = 0) -> Loaders:

@@ -22,14 +22,8 @@ def gumbel_mask(log_z: Tensor, k: int, temperature: float = 0.5) -> Tensor:
 def recursive_mask(log_z: Tensor, k: int, temperature: float = 0.5) -> Tensor:
     """What the authors' code draws (ledger, row 2): each draw is fed the previous one as its logits.
 
-    After one draw the masker is forgotten, so this is a random soft dropout."""
-    noise = torch.rand(k, *log_z.shape, dtype=log_z.dtype, device=log_z.device)
-    xi = noise.log_().neg_().clamp_min_(torch.finfo(noise.dtype).tiny).log_().div_(-temperature)
-    m, p = torch.zeros_like(log_z), log_z
-    for each in xi:
-        p = torch.softmax(torch.add(each, p, alpha=1 / temperature), 1)
-        m = torch.maximum(m, p)
-    return m
+    After one draw the masker is forgotten, so this is a random soft dropout. Differentiated by hand as well."""
+    return _RecursiveMask.apply(log_z, k, temperature)
 
 
 DRAWS = {"independent": gumbel_mask, "recursive": recursive_mask}
@@ -73,3 +67,48 @@ def _draws(z, k, temperature, seed):
         p = torch.div(z, E.clamp_min_(torch.finfo(z.dtype).tiny), out=E)
         p.div_(p.amax(2, keepdim=True)).pow_(1 / temperature)
         yield p.div_(p.sum(2, keepdim=True))
+
+
+class _RecursiveMask(torch.autograd.Function):
+    """Draw by draw, p <- softmax((p + xi) / T), m the maximum of all.
+
+    Kept is the draw before each chunk; the backward pass repeats a chunk before it goes back through it."""
+
+    @staticmethod
+    def forward(ctx, log_z, k, temperature):
+        ctx.k, ctx.temperature, ctx.seed = k, temperature, int(torch.randint(2**62, ()))
+        m, p, starts = torch.zeros_like(log_z), log_z, []
+        for chunk in range(0, k, _length(log_z)):
+            starts.append(p)
+            for xi in _gumbel(log_z, ctx, chunk):
+                p = torch.softmax(torch.add(xi, p, alpha=1 / temperature), 1)
+                torch.maximum(m, p, out=m)
+        ctx.save_for_backward(m, *starts)
+        return m
+
+    @staticmethod
+    def backward(ctx, grad):
+        m, *starts = ctx.saved_tensors
+        pulled = torch.zeros_like(m)  # the gradient by the draw that is at hand
+        for chunk, p in reversed([*zip(range(0, ctx.k, _length(m)), starts, strict=True)]):
+            draws = []
+            for xi in _gumbel(m, ctx, chunk):
+                p = torch.softmax(torch.add(xi, p, alpha=1 / ctx.temperature), 1)
+                draws.append(p)
+            for p in reversed(draws):
+                pulled += torch.where(p == m, grad, 0)
+                pulled = p * (pulled - (p * pulled).sum(1, keepdim=True)) / ctx.temperature
+        return pulled, None, None
+
+
+def _length(log_z):
+    """Draws in a chunk: a working set that stays in the cache, sixteen at least."""
+    return max(16, CHUNK // log_z.numel())
+
+
+def _gumbel(log_z, ctx, chunk):
+    """Gumbel noise over T for the draws of a chunk, the same every time it is asked for."""
+    generator = torch.Generator(log_z.device).manual_seed(ctx.seed + chunk)
+    shape = (min(_length(log_z), ctx.k - chunk), *log_z.shape)
+    E = torch.rand(shape, generator=generator, dtype=log_z.dtype, device=log_z.device).log_().neg_()
+    return E.clamp_min_(torch.finfo(E.dtype).tiny).log_().div_(-ctx.temperature)

@@ -56,7 +56,7 @@ def evaluate(method, data) -> dict[str, float]:
             x_a = fourier.intervene(x, x[fourier.partners(d, method.run.sampling)], lam)
             r_o.append(method.features(x))
             r_a.append(method.features(x_a))
-            logits.append(method.predict(x))
+            logits.append(method.classify(r_o[-1]))
             labels.append(y)
     C = losses.correlation_matrix(torch.cat(r_o), torch.cat(r_a))
     seen = [(method.predict(x), y) for x, y, _ in data.evaluation("target")]

@@ -36,12 +36,32 @@ def test_the_fused_mask_and_its_gradient_equal_the_plain_ones_on_the_same_noise(
     torch.testing.assert_close(*grads)
 
 
-def test_the_gradient_passes_gradcheck():
+@pytest.mark.parametrize("draw", [gumbel_mask, recursive_mask])
+@pytest.mark.parametrize("k", [4, 40])
+def test_the_gradient_passes_gradcheck(draw, k):
     def mask(log_z):
         torch.manual_seed(0)
-        return gumbel_mask(log_z, 4)
+        return draw(log_z, k)
 
     assert torch.autograd.gradcheck(mask, torch.randn(3, 6, dtype=torch.double, requires_grad=True))
+
+
+@pytest.mark.parametrize("chunk", [2**18, 1])
+def test_the_recursion_and_its_gradient_equal_the_plain_ones_on_the_same_noise(chunk, monkeypatch):
+    monkeypatch.setattr(gumbel, "CHUNK", chunk)
+    noise = []
+    fused = gumbel._gumbel
+    monkeypatch.setattr(gumbel, "_gumbel", lambda *a: noise.append(fused(*a)) or noise[-1])
+    log_z = torch.randn(4, 9, dtype=torch.double, requires_grad=True)
+    weight = torch.randn(4, 9, dtype=torch.double)
+    m = recursive_mask(log_z, 50)
+    p, expected = log_z, torch.zeros(4, 9, dtype=torch.double)
+    for xi in torch.cat(noise):
+        p = torch.softmax(p / 0.5 + xi, 1)
+        expected = torch.maximum(expected, p)
+    torch.testing.assert_close(m, expected)
+    grads = [torch.autograd.grad((weight * mask).sum(), log_z)[0] for mask in (m, expected)]
+    torch.testing.assert_close(*grads)
 
 
 def test_the_mask_has_the_distribution_of_the_maximum_of_k_library_draws():

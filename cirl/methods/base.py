@@ -45,7 +45,11 @@ class Method(nn.Module):
 
     def predict(self, x: Tensor) -> Tensor:
         """Logits of the whole representation under h1, no mask (Sec. 3.2.3)."""
-        return self.h1(self.features(x))
+        return self.classify(self.features(x))
+
+    def classify(self, r: Tensor) -> Tensor:
+        """Logits of representations."""
+        return self.h1(r)
 
     def sgd(self, *parts: tuple[nn.Module, float, bool]) -> torch.optim.SGD:
         """SGD over parts (module, its learning rate over the run's, whether the schedule decays it)."""

@@ -41,18 +41,21 @@ class CIRL(Method):
             loss = L_cls + tau * L_fac
             self.step(self.optimizers[0], loss, epoch)
             return floats(loss=loss, L_cls=L_cls, L_fac=L_fac, diagonal=losses.invariance(self.C))
-        m_o, m_a = self.masker(torch.cat([r_o, r_a]).detach()).chunk(2)
-        if epoch < self.epochs_of(self.recipe.warmup):  # both branches see everything (ledger, row 7)
+        if epoch < self.epochs_of(self.recipe.warmup):  # masks are all ones (ledger, row 7)
             L_sup, L_inf = (self.weight(2) * losses.classification_loss(h(r_o), h(r_a), y) for h in (self.h1, self.h2))
+            loss, _ = losses.objectives(L_sup, L_inf, L_fac, tau)
+            self.step(self.optimizers[0], loss, epoch)
+            mask = torch.ones(())
         else:
+            m_o, m_a = self.masker(torch.cat([r_o, r_a]).detach()).chunk(2)
             L_sup, L_inf = self.masked(r_o, r_a, m_o.detach(), m_a.detach(), y)
-        loss, _ = losses.objectives(L_sup, L_inf, L_fac, tau)
-        self.step(self.optimizers[0], loss, epoch)
-        if epoch >= self.epochs_of(self.recipe.warmup):
+            loss, _ = losses.objectives(L_sup, L_inf, L_fac, tau)
+            self.step(self.optimizers[0], loss, epoch)
             _, adversary = losses.objectives(*self.masked(r_o.detach(), r_a.detach(), m_o, m_a, y), L_fac, tau)
             self.step(self.optimizers[1], adversary, epoch)
-        terms = floats(loss=loss, L_sup=L_sup, L_inf=L_inf, L_fac=L_fac, diagonal=losses.invariance(self.C))
-        return terms | {"mask": float(m_o.detach().mean())}
+            mask = m_o.mean()
+        diagonal = losses.invariance(self.C)
+        return floats(loss=loss, L_sup=L_sup, L_inf=L_inf, L_fac=L_fac, diagonal=diagonal, mask=mask.to(x.device))
 
     def represent(self, x_o: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
         """r_o and r_a in one pass of the encoder; without intervention r_a is r_o."""

@@ -34,6 +34,5 @@ class MTL(Method):
             self.embeddings[domain] = new[domain].detach()
         return torch.stack([new[domain] for domain in d.tolist()])
 
-    def predict(self, x: Tensor) -> Tensor:
-        r = self.features(x)
+    def classify(self, r: Tensor) -> Tensor:
         return self.h1(torch.cat([r, r.mean(0).expand_as(r)], 1))
