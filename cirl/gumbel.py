@@ -4,18 +4,22 @@ code          paper
 log_z         log of the masker's probability vector z, (B, N); any logits do, a softmax is shift invariant
 k             number of draws, floor(kappa N)
 temperature   the tau of Eq. 16, 0.5 (the paper uses the letter twice)
+
+A Gumbel variable is -log E with E = -log U, U uniform, so exp((log z + xi) / T) is (z / E)^(1/T), and one draw p is
+q^2 with q = (z / E)^(1/2T) scaled to length one. All draws of a few images at a time, so that they stay in the cache.
 """
 
 import torch
 from torch import Tensor
 
-CHUNK = 2**18  # elements of noise at a time, so that the working set stays in the cache
+CHUNK = 2**18  # numbers at a time
+KEEP = 2**25  # numbers that may be kept for the backward pass; beyond, the noise is drawn again from its seed
 
 
 def gumbel_mask(log_z: Tensor, k: int, temperature: float = 0.5) -> Tensor:
     r"""Eq. (16): m_j = max over k independent draws l of softmax_j((log z + xi^l) / T), xi Gumbel noise.
 
-    (B, N) in [0, 1]. Drawn chunk by chunk and differentiated by hand, so that memory does not grow with k."""
+    (B, N) in [0, 1]; differentiated by hand."""
     return _GumbelMask.apply(log_z, k, temperature)
 
 
@@ -30,58 +34,52 @@ DRAWS = {"independent": gumbel_mask, "recursive": recursive_mask}
 
 
 class _GumbelMask(torch.autograd.Function):
-    r"""dm_j / dlog z_i = m_j (delta_ij - p_i) / T, with p the draw that won dimension j.
-
-    The backward pass draws the same noise again from its seed instead of keeping k softmaxes."""
+    r"""dm_j / dlog z_i = m_j (delta_ij - p_i) / T, with p the draw that won dimension j."""
 
     @staticmethod
     def forward(ctx, log_z, k, temperature):
         z = torch.softmax(log_z, 1)
-        ctx.noise = k, temperature, int(torch.randint(2**62, ()))
-        m = torch.zeros_like(z)
-        for p in _draws(z, *ctx.noise):
-            m = torch.maximum(m, p.amax(0))
-        ctx.save_for_backward(z, m)
-        return m
+        ctx.k, ctx.temperature, ctx.seed = k, temperature, _new_seed()
+        chunks = [*z.split(max(1, CHUNK // (k * z.shape[1])))]
+        draws = (_draws(part, ctx, i) for i, part in enumerate(chunks))
+        ctx.draws = [*draws] if k * z.numel() <= KEEP else None
+        best = torch.cat([q.amax(1) for q in ctx.draws or draws])
+        ctx.save_for_backward(best, *chunks)
+        return best.square()
 
     @staticmethod
     def backward(ctx, grad):
-        z, m = ctx.saved_tensors
-        pull = grad * m  # (B, N)
-        push = torch.zeros_like(z)
-        for p in _draws(z, *ctx.noise):
-            won = torch.where(p == m, pull, 0).sum(2, keepdim=True)  # by each draw, (draws, B, 1)
-            push += p.mul_(won).sum(0)
-        return (pull - push) / ctx.noise[1], None, None
+        best, *chunks = ctx.saved_tensors
+        pull, pushes, first = grad * best.square(), [], 0
+        for i, part in enumerate(chunks):
+            q = ctx.draws[i] if ctx.draws else _draws(part, ctx, i)
+            rows = slice(first, first + len(part))
+            image, draw, j = (q == best[rows, None]).nonzero(as_tuple=True)
+            won = q.new_zeros(q.shape[:2]).index_put_((image, draw), pull[rows][image, j], accumulate=True)
+            pushes.append(torch.bmm(won[:, None], q.square()).squeeze(1))
+            first += len(part)
+        return (pull - torch.cat(pushes)) / ctx.temperature, None, None
 
 
-def _draws(z, k, temperature, seed):
-    """k Gumbel-softmax draws, a chunk (draws, B, N) at a time.
-
-    exp((log z + xi) / T) is (z / E)^(1/T) with E = -log(uniform), an exponential variable."""
-    generator = torch.Generator(z.device).manual_seed(seed)
-    step = max(1, CHUNK // z.numel())
-    for first in range(0, k, step):
-        shape = (min(step, k - first), *z.shape)
-        E = torch.rand(shape, generator=generator, dtype=z.dtype, device=z.device).log_().neg_()
-        p = torch.div(z, E.clamp_min_(torch.finfo(z.dtype).tiny), out=E)
-        p.div_(p.amax(2, keepdim=True)).pow_(1 / temperature)
-        yield p.div_(p.sum(2, keepdim=True))
+def _draws(z, ctx, chunk):
+    """q of k draws for each image of a chunk, (images, k, N)."""
+    E = _exponential((len(z), ctx.k, z.shape[1]), z, ctx.seed + chunk)
+    return _unit(_root(torch.div(z[:, None], E, out=E), ctx.temperature))
 
 
 class _RecursiveMask(torch.autograd.Function):
     """Draw by draw, p <- softmax((p + xi) / T), m the maximum of all.
 
-    Kept is the draw before each chunk; the backward pass repeats a chunk before it goes back through it."""
+    Kept is the draw before each run of draws; the backward pass repeats a run before it goes back through it."""
 
     @staticmethod
     def forward(ctx, log_z, k, temperature):
-        ctx.k, ctx.temperature, ctx.seed = k, temperature, int(torch.randint(2**62, ()))
-        m, p, starts = torch.zeros_like(log_z), log_z, []
-        for chunk in range(0, k, _length(log_z)):
+        ctx.k, ctx.temperature, ctx.seed = k, temperature, _new_seed()
+        m, p, starts = torch.zeros_like(log_z), log_z - log_z.amax(1, keepdim=True), []
+        for run in range(0, k, _length(log_z)):
             starts.append(p)
-            for xi in _gumbel(log_z, ctx, chunk):
-                p = torch.softmax(torch.add(xi, p, alpha=1 / temperature), 1)
+            for draw in _recursion(p, ctx, run):
+                p = draw
                 torch.maximum(m, p, out=m)
         ctx.save_for_backward(m, *starts)
         return m
@@ -90,25 +88,44 @@ class _RecursiveMask(torch.autograd.Function):
     def backward(ctx, grad):
         m, *starts = ctx.saved_tensors
         pulled = torch.zeros_like(m)  # the gradient by the draw that is at hand
-        for chunk, p in reversed([*zip(range(0, ctx.k, _length(m)), starts, strict=True)]):
-            draws = []
-            for xi in _gumbel(m, ctx, chunk):
-                p = torch.softmax(torch.add(xi, p, alpha=1 / ctx.temperature), 1)
-                draws.append(p)
-            for p in reversed(draws):
+        for run, start in reversed([*zip(range(0, ctx.k, _length(m)), starts, strict=True)]):
+            for p in reversed([*_recursion(start, ctx, run)]):
                 pulled += torch.where(p == m, grad, 0)
-                pulled = p * (pulled - (p * pulled).sum(1, keepdim=True)) / ctx.temperature
+                pulled -= torch.linalg.vecdot(p, pulled).unsqueeze(1)
+                pulled *= p
+                pulled /= ctx.temperature
         return pulled, None, None
 
 
 def _length(log_z):
-    """Draws in a chunk: a working set that stays in the cache, sixteen at least."""
+    """Draws in a run: a working set that stays in the cache, sixteen at least."""
     return max(16, CHUNK // log_z.numel())
 
 
-def _gumbel(log_z, ctx, chunk):
-    """Gumbel noise over T for the draws of a chunk, the same every time it is asked for."""
-    generator = torch.Generator(log_z.device).manual_seed(ctx.seed + chunk)
-    shape = (min(_length(log_z), ctx.k - chunk), *log_z.shape)
-    E = torch.rand(shape, generator=generator, dtype=log_z.dtype, device=log_z.device).log_().neg_()
-    return E.clamp_min_(torch.finfo(E.dtype).tiny).log_().div_(-ctx.temperature)
+def _recursion(p, ctx, run):
+    """The draws of a run, each from the one before."""
+    count = min(_length(p), ctx.k - run)
+    for E in _exponential((count, *p.shape), p, ctx.seed + run):
+        p = _unit(_root(torch.div(p.exp(), E, out=E), ctx.temperature)).square_()
+        yield p
+
+
+def _new_seed():
+    return int(torch.randint(2**62, ()))
+
+
+def _exponential(shape, like, seed):
+    """-log U, a function of the seed."""
+    generator = torch.Generator(like.device).manual_seed(seed)
+    U = torch.rand(shape, generator=generator, dtype=like.dtype, device=like.device)
+    return U.log_().neg_().clamp_min_(torch.finfo(U.dtype).eps ** 2)
+
+
+def _root(ratio, temperature):
+    """To the power 1/2T; brought below one first, unless the power is one."""
+    return ratio if temperature == 0.5 else ratio.div_(ratio.amax(-1, keepdim=True)).pow_(0.5 / temperature)
+
+
+def _unit(q):
+    """Scaled to length one along the last dimension."""
+    return q.mul_(torch.linalg.vecdot(q, q).rsqrt_().unsqueeze(-1))

@@ -6,14 +6,18 @@ from cirl import gumbel
 from cirl.gumbel import gumbel_mask, recursive_mask
 
 
-def plain_mask(log_z, k, temperature, seed):
-    """Eq. 16 as written, with the noise that the fused version draws."""
-    z, generator = torch.softmax(log_z, 1), torch.Generator().manual_seed(seed)
-    step = max(1, gumbel.CHUNK // z.numel())
-    shapes = [(min(step, k - first), *z.shape) for first in range(0, k, step)]
-    uniform = torch.cat([torch.rand(shape, generator=generator, dtype=z.dtype) for shape in shapes])
-    xi = -torch.log(-torch.log(uniform))
-    return torch.softmax((torch.log_softmax(log_z, 1) + xi) / temperature, 2).amax(0)
+@pytest.fixture
+def noise(monkeypatch):
+    """The noise -log(-log U) that a mask draws, as it draws it."""
+    drawn, exponential = [], gumbel._exponential
+
+    def watched(*arguments):
+        E = exponential(*arguments)
+        drawn.append(-E.log())
+        return E
+
+    monkeypatch.setattr(gumbel, "_exponential", watched)
+    return drawn
 
 
 def rank_correlation(a, b):
@@ -22,15 +26,17 @@ def rank_correlation(a, b):
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 0.3])
-@pytest.mark.parametrize("chunk", [2**18, 100])
-def test_the_fused_mask_and_its_gradient_equal_the_plain_ones_on_the_same_noise(temperature, chunk, monkeypatch):
+@pytest.mark.parametrize(("chunk", "keep"), [(2**18, 2**25), (100, 2**25), (100, 0)])
+def test_the_fused_mask_and_its_gradient_equal_the_plain_ones_on_the_same_noise(
+    temperature, chunk, keep, noise, monkeypatch
+):
     monkeypatch.setattr(gumbel, "CHUNK", chunk)
+    monkeypatch.setattr(gumbel, "KEEP", keep)
     log_z = torch.randn(4, 9, dtype=torch.double, requires_grad=True)
     weight = torch.randn(4, 9, dtype=torch.double)
-    torch.manual_seed(3)
     m = gumbel_mask(log_z, 7, temperature)
-    torch.manual_seed(3)
-    expected = plain_mask(log_z, 7, temperature, int(torch.randint(2**62, ())))
+    xi = torch.cat(noise)  # (B, k, N)
+    expected = torch.softmax((torch.log_softmax(log_z, 1)[:, None] + xi) / temperature, 2).amax(1)
     torch.testing.assert_close(m, expected)
     grads = [torch.autograd.grad((weight * mask).sum(), log_z)[0] for mask in (m, expected)]
     torch.testing.assert_close(*grads)
@@ -46,18 +52,16 @@ def test_the_gradient_passes_gradcheck(draw, k):
     assert torch.autograd.gradcheck(mask, torch.randn(3, 6, dtype=torch.double, requires_grad=True))
 
 
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
 @pytest.mark.parametrize("chunk", [2**18, 1])
-def test_the_recursion_and_its_gradient_equal_the_plain_ones_on_the_same_noise(chunk, monkeypatch):
+def test_the_recursion_and_its_gradient_equal_the_plain_ones_on_the_same_noise(temperature, chunk, noise, monkeypatch):
     monkeypatch.setattr(gumbel, "CHUNK", chunk)
-    noise = []
-    fused = gumbel._gumbel
-    monkeypatch.setattr(gumbel, "_gumbel", lambda *a: noise.append(fused(*a)) or noise[-1])
     log_z = torch.randn(4, 9, dtype=torch.double, requires_grad=True)
     weight = torch.randn(4, 9, dtype=torch.double)
-    m = recursive_mask(log_z, 50)
+    m = recursive_mask(log_z, 50, temperature)
     p, expected = log_z, torch.zeros(4, 9, dtype=torch.double)
     for xi in torch.cat(noise):
-        p = torch.softmax(p / 0.5 + xi, 1)
+        p = torch.softmax((p + xi) / temperature, 1)
         expected = torch.maximum(expected, p)
     torch.testing.assert_close(m, expected)
     grads = [torch.autograd.grad((weight * mask).sum(), log_z)[0] for mask in (m, expected)]
