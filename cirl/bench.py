@@ -1,0 +1,150 @@
+"""What the benchmark compares: our way, and the long way of the released code written anew.
+
+Each `*_ways` is a dict from the name of a way to a function that goes it once; `compare` takes the time."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import cross_entropy, gumbel_softmax
+
+from cirl import data, fourier, losses
+from cirl.config import Run, settings
+from cirl.gumbel import gumbel_mask, recursive_mask
+from cirl.methods import METHODS
+from cirl.methods.cirl import CIRL
+
+
+def compare(ways: dict[str, Callable[[], object]], repetitions: int) -> pd.DataFrame:
+    """Seconds of each way of doing a thing, turn by turn so that a busy machine is busy for all of them."""
+    rows = []
+    for repetition in range(repetitions + 1):
+        for way, do in ways.items():
+            start = time.perf_counter()
+            do()
+            rows.append((way, repetition, time.perf_counter() - start))
+    table = pd.DataFrame(rows, columns=["way", "repetition", "seconds"])
+    return table[table["repetition"] > 0]  # the first time warms up
+
+
+def step_ways(backbone: str, size: int, count: int) -> dict[str, Callable[[], object]]:
+    """One step on `count` originals and as many mixed images."""
+    line = dict(backbone=backbone, image_size=size, lr=1e-4)
+    cirl = CIRL(Run(**line, recipe="released+head_lr=1"), 10)
+    eq16 = CIRL(Run(**line, recipe="released+head_lr=1+draws=independent"), 10)
+    x, y, d = (
+        torch.rand(count, 3, size, size),
+        torch.arange(count) % 10,
+        torch.tensor([0, 1, 3])[torch.arange(count) % 3],
+    )
+    x_a = fourier.intervene(x, x.flip(0), torch.rand(count))
+    return {
+        "encoder alone": lambda: encoder_step(cirl, torch.cat([x, x_a]), y.repeat(2)),
+        "CIRL, draws of Eq. 16": lambda: eq16.update(x, y, d, 4),
+        "CIRL, released draws": lambda: cirl.update(x, y, d, 4),
+        "released way": lambda: released_step(cirl, x, x_a, y),
+    }
+
+
+def mask_ways(B: int, N: int, k: int) -> dict[str, Callable[[], object]]:
+    """A mask and its gradient."""
+    z = torch.randn(B, N, requires_grad=True)
+    return {
+        "Eq. 16, fused": lambda: gumbel_mask(z, k).sum().backward(),
+        "recursion, fused": lambda: recursive_mask(z, k).sum().backward(),
+        "k sequential draws": lambda: sequential_mask(z, k).sum().backward(),
+    }
+
+
+def mix_ways(count: int, size: int) -> dict[str, Callable[[], object]]:
+    """The amplitude mix of a batch."""
+    x, lam = torch.rand(count, 3, size, size), torch.rand(count)
+    arrays = [x.permute(0, 2, 3, 1).numpy(), x.flip(0).permute(0, 2, 3, 1).numpy(), lam.numpy()]
+    return {
+        "batched": lambda: fourier.intervene(x, x.flip(0), lam),
+        "image by image in numpy": lambda: mix_one_by_one(*arrays),
+    }
+
+
+def method_ways() -> dict[str, Callable[[], object]]:
+    """A step of every method on the same batch of `tiny`, past its ramp-ups."""
+    x, y, d = torch.rand(32, 3, 32, 32), torch.arange(32) % 10, torch.tensor([0, 1, 3, 0] * 8)
+    learners = {name: METHODS[name](Run(method=name), 10) for name in METHODS}
+    return {name: (lambda one=one: one.update(x, y, d, one.epochs - 1)) for name, one in learners.items()}
+
+
+def loading_ways(dataset: str, size: int, count: int = 64) -> dict[str, Callable[[], object]]:
+    """Batches of sixteen from the cache, and the same images decoded from their files."""
+    run = Run(dataset, settings(dataset).domains[0], weights="none", image_size=size)
+    table, index, folder = data.loaders(run).table, data.index(dataset), data.root(dataset)
+    rows = np.arange(count) * (len(index) // count)
+    parts, seeds, cpu = np.split(np.arange(count), count // 16), np.arange(count // 16), torch.device("cpu")
+
+    def decoded():
+        images = np.stack([data.decode(folder / index["path"][row], size) for row in rows])
+        fresh = data.ImageTable(images, table.labels[rows], table.domains[rows], table.transform)
+        return [*data.batches_of(fresh, parts, seeds, cpu, 0)]
+
+    return {
+        "from the cache": lambda: [*data.batches_of(table, [rows[part] for part in parts], seeds, cpu, 0)],
+        "from the cache, not augmented": lambda: [table.images[rows[part]] for part in parts],
+        "decoded from files": decoded,
+        "decoded, not augmented": lambda: [data.decode(folder / index["path"][row], size) for row in rows],
+    }
+
+
+def write_tiny(folder: Path, per_class: int = 10) -> str:
+    """Some images of `tiny` as JPEG files of 227 pixels, like those of PACS; the name of the data set."""
+    index = data.index("tiny")
+    images = data.pixels("tiny", index, 32)
+    for i in index.groupby(["domain", "label"]).head(per_class).index:
+        place = folder / index["domain"][i] / str(index["label"][i])
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(images[i]).resize((227, 227)).save(place / f"{i}.jpg", quality=95)
+    return f"folder:{folder}"
+
+
+def sequential_mask(log_z: Tensor, k: int, temperature: float = 0.5, recursive: bool = False) -> Tensor:
+    """k library draws, one after the other, through autograd."""
+    m, p = torch.zeros_like(log_z), log_z
+    for _ in range(k):
+        p = gumbel_softmax(p if recursive else log_z, temperature)
+        m = torch.maximum(m, p)
+    return m
+
+
+def mix_one_by_one(x: np.ndarray, x_prime: np.ndarray, lam: np.ndarray) -> np.ndarray:
+    """The amplitude mix image by image: full complex spectra in numpy, (B, H, W, 3) in [0, 1]."""
+    mixed = []
+    for one, other, weight in zip(x, x_prime, lam, strict=True):
+        spectrum, lender = np.fft.fft2(one, axes=(0, 1)), np.fft.fft2(other, axes=(0, 1))
+        A = (1 - weight) * np.abs(spectrum) + weight * np.abs(lender)
+        back = np.real(np.fft.ifft2(A * np.exp(1j * np.angle(spectrum)), axes=(0, 1)))
+        mixed.append(np.clip(back, 0, 1))
+    return np.stack(mixed)
+
+
+def encoder_step(method: CIRL, images: Tensor, y: Tensor) -> None:
+    """What no method can do without: one pass of the encoder forward and back, one step."""
+    method.step(method.optimizers[0], cross_entropy(method.predict(images), y), 0)
+
+
+def released_step(method: CIRL, x_o: Tensor, x_a: Tensor, y: Tensor) -> None:
+    """Two passes of the encoder, k sequential draws in each, gradients for everything in both."""
+    for optimizer, sign in zip(method.optimizers, (1, -1), strict=True):
+        r_o, r_a = method.encoder(torch.cat([x_o, x_a])).chunk(2)
+        log_z = method.masker.log_z(torch.cat([r_o, r_a]).detach())
+        m_o, m_a = sequential_mask(log_z, method.masker.k, recursive=True).chunk(2)
+        L_sup, L_inf = method.masked(r_o, r_a, m_o, m_a, y)
+        loss = L_sup + sign * L_inf
+        if sign > 0:
+            loss = loss + method.run.tau * losses.released_factorization_loss(losses.correlation_matrix(r_o, r_a))
+        for each in method.optimizers:
+            each.zero_grad()
+        loss.backward()
+        optimizer.step()
