@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,6 @@ from filelock import FileLock
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from torchvision.transforms import v2
 from tqdm.auto import tqdm
 
 from cirl import paths, tiny
@@ -111,8 +110,10 @@ def _resized(image, size):
     return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR) if image.size != (size, size) else image)
 
 
-def augmentation(size: int) -> v2.Transform:
+def augmentation(size: int) -> Callable[[Tensor], Tensor]:
     """PACS, Office-Home, mini-DomainNet and folders: random resized crop and flip; colours follow on the device."""
+    from torchvision.transforms import v2  # late: it takes seconds, and digits are not augmented
+
     return v2.Compose([v2.RandomResizedCrop(size, scale=(0.8, 1.0), antialias=True), v2.RandomHorizontalFlip()])
 
 
@@ -121,7 +122,7 @@ class ImageTable(Dataset):
 
     The seed makes a batch's augmentation a function of (run, epoch, batch), whichever worker does it."""
 
-    def __init__(self, images: np.ndarray, labels: np.ndarray, domains: np.ndarray, transform: v2.Transform | None):
+    def __init__(self, images: np.ndarray, labels: np.ndarray, domains: np.ndarray, transform: Callable | None):
         self.images, self.labels, self.domains, self.transform = images, labels, domains, transform
 
     def __getitem__(self, batch: tuple[int, np.ndarray]) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,13 +7,12 @@ m        mask, (B, N)
 """
 
 import torch
-import torchvision
 from torch import Tensor, nn
 
 from cirl.config import BACKBONES
 from cirl.errors import UserError
 from cirl.gumbel import DRAWS
-from cirl.weights import load_weights
+from cirl.weights import load_weights, resnet_of_torchvision
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 
@@ -37,7 +36,7 @@ class ConvNet(nn.Sequential):
 
 def resnet(name: str, weights: str) -> nn.Module:
     """torchvision's ResNet without its classifier; `weights` is imagenet, none, or a state-dict file."""
-    net = getattr(torchvision.models, name)()
+    net = resnet_of_torchvision(name)
     if weights != "none":
         net.load_state_dict(load_weights(name, weights))
     net.fc = nn.Identity()

@@ -3,11 +3,11 @@
 import io
 
 import matplotlib
+import matplotlib.style
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
-from scipy import stats
+from scipy.special import stdtrit
 
 from cirl import paths, studies
 from cirl.config import SETTINGS, Run
@@ -26,7 +26,7 @@ _ALL_DOMAINS = {domain for known in SETTINGS.values() for domain in known.domain
 
 def style() -> None:
     """The look of every figure."""
-    sns.set_theme("notebook", "ticks", font_scale=0.9)
+    matplotlib.style.use([f"seaborn-v0_8-{name}" for name in ("ticks", "deep", "notebook")])
     matplotlib.rcParams.update(
         {
             "figure.dpi": 110,
@@ -66,7 +66,7 @@ def summary(runs: pd.DataFrame, targets: list[str], value: str = "accuracy") -> 
     long = wide.melt(ignore_index=False, var_name="column", value_name=value).dropna().reset_index()
     out = long.groupby(["row", "column"], sort=False)[value].agg(["mean", "std", "count"]).reset_index()
     out = out.rename(columns={"count": "n"})
-    half = stats.t.ppf(0.975, (out["n"] - 1).clip(lower=1)) * out["std"] / np.sqrt(out["n"])
+    half = stdtrit((out["n"] - 1).clip(lower=1), 0.975) * out["std"] / np.sqrt(out["n"])
     return out.assign(low=out["mean"] - half, high=out["mean"] + half)
 
 

@@ -5,15 +5,9 @@ import re
 from pathlib import Path
 
 import torch
-import torchvision
-from torch import Tensor
+from torch import Tensor, nn
 
 from cirl.errors import UserError, reason
-
-ENUMS = {
-    "resnet18": torchvision.models.ResNet18_Weights.IMAGENET1K_V1,
-    "resnet50": torchvision.models.ResNet50_Weights.IMAGENET1K_V1,
-}
 
 
 def load_weights(backbone: str, weights: str) -> dict[str, Tensor]:
@@ -23,7 +17,7 @@ def load_weights(backbone: str, weights: str) -> dict[str, Tensor]:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         raise UserError(f"weights={weights!r} cannot be read as a state-dict file ({reason(error)}).") from None
-    reference = getattr(torchvision.models, backbone)().state_dict()
+    reference = resnet_of_torchvision(backbone).state_dict()
     if not isinstance(state, dict):
         raise UserError(f"weights={weights!r} is not a state dict of {backbone}, but a {type(state).__name__}.")
     wrong = [key for key, value in reference.items() if getattr(state.get(key), "shape", None) != value.shape]
@@ -51,19 +45,31 @@ def weights_file(backbone: str, weights: str) -> Path:
 
 def imagenet_file(backbone: str) -> Path:
     """torchvision's ImageNet weights in torch.hub's cache, fetched once."""
-    enum = ENUMS[backbone]
-    file = Path(torch.hub.get_dir()) / "checkpoints" / Path(enum.url).name
+    url = imagenet_url(backbone)
+    file = Path(torch.hub.get_dir()) / "checkpoints" / Path(url).name
     if not file.exists():
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            torch.hub.download_url_to_file(enum.url, str(file), hash_prefix=file.stem.split("-")[-1])
+            torch.hub.download_url_to_file(url, str(file), hash_prefix=file.stem.split("-")[-1])
         except Exception as error:
             raise UserError(
-                f"weights='imagenet': {file.name} is not in {file.parent} and could not be fetched from {enum.url} "
+                f"weights='imagenet': {file.name} is not in {file.parent} and could not be fetched from {url} "
                 f"({reason(error)}). Put the file there, name another with weights=<path>, "
                 "or start from weights='none'."
             ) from None
     return file
+
+
+def imagenet_url(backbone: str) -> str:
+    from torchvision.models import get_model_weights  # late: it takes seconds, and most runs need no ResNet
+
+    return get_model_weights(backbone).IMAGENET1K_V1.url
+
+
+def resnet_of_torchvision(backbone: str) -> nn.Module:
+    from torchvision.models import get_model
+
+    return get_model(backbone, weights=None)
 
 
 def weights_digest(backbone: str, weights: str) -> str | None:

@@ -1,6 +1,5 @@
 import hashlib
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -52,7 +51,7 @@ def hub(tmp_path, monkeypatch):
     file = place / f"resnet18-{hashlib.sha256((place / 'w.pt').read_bytes()).hexdigest()[:8]}.pth"
     (place / "w.pt").rename(file)
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    monkeypatch.setitem(weights.ENUMS, "resnet18", SimpleNamespace(url=f"file:///nowhere/{file.name}"))
+    monkeypatch.setattr(weights, "imagenet_url", lambda _: f"file:///nowhere/{file.name}")
     return file
 
 
@@ -70,9 +69,9 @@ def test_weights_whose_checksum_is_wrong_are_refused(hub):
         Network("resnet18", 512, "imagenet")
 
 
-def test_missing_weights_are_fetched_and_checked(hub, tmp_path):
+def test_missing_weights_are_fetched_and_checked(hub, tmp_path, monkeypatch):
     shutil.move(hub, tmp_path / hub.name)
-    weights.ENUMS["resnet18"].url = (tmp_path / hub.name).as_uri()
+    monkeypatch.setattr(weights, "imagenet_url", lambda _: (tmp_path / hub.name).as_uri())
     Network("resnet18", 512, "imagenet")
     assert hub.exists()
     hub.unlink()
@@ -87,3 +86,8 @@ def test_the_digest_of_the_weights_is_part_of_the_provenance(folder, hub):
     data = loaders(Run(**line, weights=str(hub)))
     assert runs.provenance(data)["weights_digest"] == hashlib.sha256(hub.read_bytes()).hexdigest()[:16]
     assert runs.provenance(loaders(Run(**line, weights="none")))["weights_digest"] is None
+
+
+def test_the_address_is_torchvisions():
+    assert weights.imagenet_url("resnet18") == torchvision.models.ResNet18_Weights.IMAGENET1K_V1.url
+    assert weights.imagenet_url("resnet50") == torchvision.models.ResNet50_Weights.IMAGENET1K_V1.url
