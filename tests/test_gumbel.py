@@ -53,9 +53,12 @@ def test_the_gradient_passes_gradcheck(draw, k):
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
-@pytest.mark.parametrize("chunk", [2**18, 1])
-def test_the_recursion_and_its_gradient_equal_the_plain_ones_on_the_same_noise(temperature, chunk, noise, monkeypatch):
+@pytest.mark.parametrize(("chunk", "keep"), [(2**18, 2**25), (1, 2**25), (1, 0)])
+def test_the_recursion_and_its_gradient_equal_the_plain_ones_on_the_same_noise(
+    temperature, chunk, keep, noise, monkeypatch
+):
     monkeypatch.setattr(gumbel, "CHUNK", chunk)
+    monkeypatch.setattr(gumbel, "KEEP", keep)
     log_z = torch.randn(4, 9, dtype=torch.double, requires_grad=True)
     weight = torch.randn(4, 9, dtype=torch.double)
     m = recursive_mask(log_z, 50, temperature)
