@@ -1,28 +1,15 @@
 """MMD: maximum mean discrepancy between domains (Li et al., Domain Generalization with Adversarial Feature Learning,
 CVPR 2018, without its autoencoder).
 
-L = l(h1(r), y) + gamma(t) mean over pairs of source domains of MMD^2, Gaussian kernels of seven widths; gamma(t) is
-ramped up, since from scratch the features would collapse before they are of use.
+L = l(h1(r), y) + gamma(t) mean over pairs of source domains of MMD^2, Gaussian kernels of seven widths.
 """
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from cirl.methods.base import Method, floats, over_pairs
+from cirl.methods.align import Alignment
 
 WIDTHS = (1e-3, 1e-2, 1e-1, 1, 10, 100, 1000)
-
-
-class MMD(Method):
-    """Equal distributions of the features in all source domains, as far as the kernels see."""
-
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
-        r = self.features(x)
-        L_cls, L_align = cross_entropy(self.h1(r), y), over_pairs(mmd, r, d)
-        loss = L_cls + self.values["gamma"] * self.ramped(epoch) * L_align
-        self.step(self.optimizers[0], loss, epoch)
-        return floats(loss=loss, L_cls=L_cls, L_align=L_align)
 
 
 def mmd(a: Tensor, b: Tensor) -> Tensor:
@@ -34,3 +21,9 @@ def kernel(a: Tensor, b: Tensor) -> Tensor:
     """Sum of Gaussian kernels exp(-w |a_i - b_j|^2)."""
     squares = (a.square().sum(1)[:, None] + b.square().sum(1)[None] - 2 * a @ b.T).clamp_min(0)
     return torch.stack([(-width * squares).exp() for width in WIDTHS]).sum(0)
+
+
+class MMD(Alignment):
+    """Equal distributions of the features in all source domains, as far as the kernels see."""
+
+    distance = staticmethod(mmd)
