@@ -1,7 +1,7 @@
 """Alignment of the source domains' features: what CORAL and MMD share.
 
-L = l(h1(r), y) + gamma(t) mean over pairs of source domains of a distance of their features; gamma(t) is ramped up, since
-from scratch the features would collapse before they are of use.
+L = l(h1(r), y) + gamma(t) mean over pairs of source domains of a distance of their features; gamma(t) is ramped up,
+since from scratch the features would collapse before they are of use.
 """
 
 from torch import Tensor
