@@ -8,19 +8,10 @@ from pathlib import Path
 
 from cirl.errors import UserError
 
-NOT_TRAINING = (
-    "grid",
-    "report",
-    "results",
-    "files",
-    "errors",
-    "paths",
-    "schematics",
-    "page",
-    "studies",
-    "datasets",
-    "fetch",
-)
+NOT_TRAINING = {  # modules that no training run depends on
+    *("grid", "studies", "results", "report", "schematics", "page"),
+    *("files", "errors", "paths", "datasets", "fetch", "bench"),
+}
 
 
 def write(path: Path, content: str | bytes) -> None:

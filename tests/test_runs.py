@@ -27,10 +27,11 @@ def train(run, stop_after=None):
     data = loaders(run)
     learner = METHODS[run.method](run, len(data.classes))
     history = runs.resume(run, learner, data)
-    for epoch in range(len(history), run.epochs):
+    for epoch in range(len(history), learner.epochs):
         if epoch == stop_after:
             return None
         runs.seed_epoch(run, epoch)
+        learner.begin_epoch(data, epoch)
         terms = pd.DataFrame([learner.update(x, y, d, epoch) for x, y, d in data.train(epoch)]).mean().to_dict()
         history.append({"epoch": epoch, **terms, **metrics.evaluate(learner, data), "seconds": 0.0})
         runs.checkpoint(run, learner, history)
