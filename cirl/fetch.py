@@ -20,7 +20,7 @@ from cirl import paths
 from cirl.config import settings
 from cirl.datasets import DATASETS, Archive
 from cirl.errors import UserError, reason, refuse
-from cirl.layouts import INSIDE, index, root
+from cirl.layouts import INSIDE, index, plain, root
 from cirl.weights import sha256
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz")
@@ -76,8 +76,8 @@ def download(mirrors: tuple[str, ...], file: Path, sha: str | None = None) -> Pa
     """The first mirror that answers; an interrupted download goes on where it stopped."""
     file.parent.mkdir(parents=True, exist_ok=True)
     reasons = []
-    for url in mirrors:
-        part = file.with_name(f"{file.stem}.mirror{mirrors.index(url)}{file.suffix}")  # bytes of two mirrors never meet
+    for number, url in enumerate(mirrors):
+        part = file.with_name(f"{file.stem}.mirror{number}{file.suffix}")  # bytes of two mirrors never meet
         try:
             gdown.download(url, str(part), resume=True, retries=2, use_cookies=False)
             if not is_archive(part):
@@ -162,10 +162,10 @@ def _refuse_unsafe(file, members):
 
 def _inner(place, kept):
     """Through wrappers such as `PACS/` or `OfficeHomeDataset_10072016/` to the folder that holds the data."""
-    known = {name.lower().replace("_", "") for name in kept}
+    known = {plain(name) for name in kept}
     while True:
         inside = [entry for entry in place.iterdir() if entry.is_dir() and entry.name != "__MACOSX"]
-        if len(inside) != 1 or inside[0].name.lower().replace("_", "").replace(" ", "") in known:
+        if len(inside) != 1 or plain(inside[0].name) in known:
             return place
         place = inside[0]
 

@@ -148,12 +148,13 @@ def domain_folder(folder: Path, domain: str) -> Path:
     for inside in INSIDE:
         base = folder / inside
         for place in sorted(base.iterdir()) if base.is_dir() else []:
-            if place.is_dir() and _plain(place.name) == _plain(domain):
+            if place.is_dir() and plain(place.name) == plain(domain):
                 return place
     raise UserError(f"{folder} lacks the domain {domain!r}: there is no folder {folder / domain}.")
 
 
-def _plain(name):
+def plain(name: str) -> str:
+    """A folder's name without the differences of spelling between distributions."""
     return name.lower().replace(" ", "").replace("_", "")
 
 

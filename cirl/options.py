@@ -6,6 +6,7 @@ A value is changed by writing it into the method: `mixup+alpha=0.4`, `fact+beta=
 from typing import NamedTuple
 
 from cirl.errors import refuse
+from cirl.recipe import plain_number
 
 
 class Value(NamedTuple):
@@ -81,4 +82,4 @@ def method_name(text: str, dataset: str, target: str) -> str:
     """The one spelling of a method: its name, then the values that are not its defaults."""
     name, values = parse_method(text, dataset, target)
     usual = defaults(name, dataset, target)
-    return name + "".join(f"+{word}={value:g}" for word, value in values.items() if value != usual[word])
+    return name + "".join(f"+{word}={plain_number(value)}" for word, value in values.items() if value != usual[word])

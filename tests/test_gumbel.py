@@ -20,6 +20,14 @@ def noise(monkeypatch):
     return drawn
 
 
+def assert_same(m, expected, log_z):
+    """Two masks agree, and so do their gradients by log_z under random weights."""
+    torch.testing.assert_close(m, expected)
+    weight = torch.randn_like(m)
+    grads = [torch.autograd.grad((weight * mask).sum(), log_z)[0] for mask in (m, expected)]
+    torch.testing.assert_close(*grads)
+
+
 def rank_correlation(a, b):
     ranks = torch.stack([a.argsort().argsort(), b.argsort().argsort()]).double()
     return torch.corrcoef(ranks)[0, 1].item()
@@ -33,13 +41,10 @@ def test_the_fused_mask_and_its_gradient_equal_the_plain_ones_on_the_same_noise(
     monkeypatch.setattr(gumbel, "CHUNK", chunk)
     monkeypatch.setattr(gumbel, "KEEP", keep)
     log_z = torch.randn(4, 9, dtype=torch.double, requires_grad=True)
-    weight = torch.randn(4, 9, dtype=torch.double)
     m = gumbel_mask(log_z, 7, temperature)
     xi = torch.cat(noise)  # (B, k, N)
     expected = torch.softmax((torch.log_softmax(log_z, 1)[:, None] + xi) / temperature, 2).amax(1)
-    torch.testing.assert_close(m, expected)
-    grads = [torch.autograd.grad((weight * mask).sum(), log_z)[0] for mask in (m, expected)]
-    torch.testing.assert_close(*grads)
+    assert_same(m, expected, log_z)
 
 
 @pytest.mark.parametrize("draw", [gumbel_mask, recursive_mask])
@@ -60,15 +65,12 @@ def test_the_recursion_and_its_gradient_equal_the_plain_ones_on_the_same_noise(
     monkeypatch.setattr(gumbel, "CHUNK", chunk)
     monkeypatch.setattr(gumbel, "KEEP", keep)
     log_z = torch.randn(4, 9, dtype=torch.double, requires_grad=True)
-    weight = torch.randn(4, 9, dtype=torch.double)
     m = recursive_mask(log_z, 50, temperature)
     p, expected = log_z, torch.zeros(4, 9, dtype=torch.double)
     for xi in torch.cat(noise):
         p = torch.softmax((p + xi) / temperature, 1)
         expected = torch.maximum(expected, p)
-    torch.testing.assert_close(m, expected)
-    grads = [torch.autograd.grad((weight * mask).sum(), log_z)[0] for mask in (m, expected)]
-    torch.testing.assert_close(*grads)
+    assert_same(m, expected, log_z)
 
 
 def test_the_mask_has_the_distribution_of_the_maximum_of_k_library_draws():

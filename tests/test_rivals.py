@@ -452,6 +452,7 @@ def test_values_are_part_of_the_runs_name_where_they_are_not_the_defaults():
     assert Run(method="mixup+alpha=0.40").method == "mixup+alpha=0.4"
     assert Run(method="mixup+alpha=0.4").id == "tiny-convnet32-mixup+alpha=0.4-street-s0"
     assert Run(method="mixup+alpha=0.4").values == {"alpha": 0.4}
+    assert Run(method="rsc+f=0.33333333").values["f"] == 0.33333333  # a name keeps all digits
 
 
 def test_the_authors_own_values_hold_where_they_gave_them():

@@ -24,8 +24,9 @@ class Method(nn.Module):
         self.h1 = nn.Linear(run.dim, classes)
         self.optimizers = self.make_optimizers()
 
-    def make_optimizers(self) -> list[torch.optim.Optimizer]:
-        return [self.sgd((self.encoder, 1.0, True), (self.h1, self.recipe.head_lr, True))]
+    def make_optimizers(self, *heads: nn.Module) -> list[torch.optim.Optimizer]:
+        """One for the encoder, h1 and the heads that a method adds."""
+        return [self.sgd((self.encoder, 1.0, True), *((head, self.recipe.head_lr, True) for head in (self.h1, *heads)))]
 
     @property
     def epochs(self) -> int:
@@ -112,6 +113,11 @@ def over_pairs(distance: Callable[[Tensor, Tensor], Tensor], r: Tensor, d: Tenso
     parts = [r[rows] for rows in by_domain(d) if len(rows) > 1]
     distances = [distance(one, other) for one, other in combinations(parts, 2)]
     return torch.stack(distances).mean() if distances else r.sum() * 0
+
+
+def sample_beta(alpha: float, count: int, device: torch.device) -> Tensor:
+    """lambda ~ Beta(alpha, alpha), one per image."""
+    return torch.distributions.Beta(torch.tensor(alpha), torch.tensor(alpha)).sample((count,)).to(device)
 
 
 def ramp(epoch: float, length: float) -> float:

@@ -20,8 +20,7 @@ class CSD(Method):
         count = int(run.values["rank"]) - 1
         self.specific.W = nn.Parameter(torch.randn(count, classes, run.dim) * run.dim**-0.5)
         self.specific.a = nn.Parameter(torch.zeros(len(run.settings.domains), count) + 0.1)
-        rate = self.recipe.head_lr
-        self.optimizers = [self.sgd((self.encoder, 1.0, True), (self.h1, rate, True), (self.specific, rate, True))]
+        self.optimizers = self.make_optimizers(self.specific)
 
     def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
         r = self.features(x)

@@ -21,8 +21,7 @@ class JiGen(Method):
         orders = permutations(int(run.values["permutations"]))
         self.register_buffer("orders", torch.cat([torch.arange(GRID**2)[None], orders]), persistent=False)
         self.jigsaw = nn.Linear(run.dim, len(self.orders))
-        rate = self.recipe.head_lr
-        self.optimizers = [self.sgd((self.encoder, 1.0, True), (self.h1, rate, True), (self.jigsaw, rate, True))]
+        self.optimizers = self.make_optimizers(self.jigsaw)
 
     def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
         shuffled = torch.rand(len(x), device=x.device) >= self.values["whole"]

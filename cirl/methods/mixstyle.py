@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from cirl.methods.base import Method, floats
+from cirl.methods.base import Method, floats, sample_beta
 from cirl.methods.styles import restyled, style
 
 
@@ -20,8 +20,8 @@ class MixStyle(Method):
         for stage in (first, second):
             maps = stage(maps)
             if torch.rand(()) < self.values["p"]:
-                lam = torch.distributions.Beta(*[torch.tensor(self.values["alpha"])] * 2).sample((len(x),))
-                maps = mixed_style(maps, torch.randperm(len(x), device=x.device), lam.to(x.device))
+                lam = sample_beta(self.values["alpha"], len(x), x.device)
+                maps = mixed_style(maps, torch.randperm(len(x), device=x.device), lam)
         for stage in rest:
             maps = stage(maps)
         loss = cross_entropy(self.h1(maps), y)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from cirl.fourier import partners
-from cirl.methods.base import Method, floats
+from cirl.methods.base import Method, floats, sample_beta
 
 
 class Mixup(Method):
@@ -18,7 +18,7 @@ class Mixup(Method):
 
     def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
         other = partners(d, "inter")
-        lam = torch.distributions.Beta(*[torch.tensor(self.values["alpha"])] * 2).sample((len(x),)).to(x.device)
+        lam = sample_beta(self.values["alpha"], len(x), x.device)
         logits = self.predict(mixed(x, x[other], lam))
         losses = [cross_entropy(logits, labels, reduction="none") for labels in (y, y[other])]
         loss = torch.lerp(losses[1], losses[0], lam).mean()
