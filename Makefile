@@ -6,6 +6,9 @@ BIN := .venv/bin
 READY := .venv/.ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export OMP_NUM_THREADS ?= 1
+# glibc keeps freed memory instead of giving it back after every step: a seventh to a third faster on a CPU
+export MALLOC_MMAP_MAX_ ?= 0
+export MALLOC_TRIM_THRESHOLD_ ?= 8000000000
 
 all: $(READY) ## set up, then every figure and table of the paper from the embedded data (twenty minutes)
 	snakemake --config study=tiny $(QUIET)

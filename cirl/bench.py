@@ -2,12 +2,16 @@
 
 Each `*_ways` is a dict from the name of a way to a function that goes it once; `compare` takes the time."""
 
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import psutil
 import torch
 from PIL import Image
 from torch import Tensor
@@ -17,6 +21,7 @@ from cirl import data, fourier, losses
 from cirl.config import Run, settings
 from cirl.gumbel import gumbel_mask, recursive_mask
 from cirl.methods import METHODS
+from cirl.methods.base import parameters_of
 from cirl.methods.cirl import CIRL
 
 
@@ -51,6 +56,36 @@ def step_ways(backbone: str, size: int, count: int) -> dict[str, Callable[[], ob
     }
 
 
+def step_parts(backbone: str, size: int, count: int, repetitions: int) -> pd.DataFrame:
+    """Seconds of the parts of a CIRL step, one after the other as `CIRL.update` does them."""
+    run = Run(backbone=backbone, image_size=size, lr=1e-4, recipe="released+head_lr=1+draws=independent")
+    method, rows = CIRL(run, 10), []
+    x, y, d = torch.rand(count, 3, size, size), torch.arange(count) % 10, torch.arange(count) % 3
+
+    def timed(part, do):
+        start = time.perf_counter()
+        result = do()
+        rows.append((part, time.perf_counter() - start))
+        return result
+
+    for _ in range(repetitions + 1):
+        x_a = timed("amplitude mix", lambda: method.intervened(x, d))
+        r = timed("encoder, forward", lambda: method.encoder(torch.cat([x, x_a])))  # noqa: B023
+        L_fac = timed("L_Fac", lambda: method.factorization(*r.chunk(2)))  # noqa: B023
+        log_z = timed("masker's perceptron, forward", lambda: method.masker.log_z(r.detach()))  # noqa: B023
+        m = timed("mask, forward", lambda: gumbel_mask(log_z, run.k))  # noqa: B023
+        L_sup, L_inf = method.masked(*r.chunk(2), *m.detach().chunk(2), y)
+        loss, _ = losses.objectives(L_sup, L_inf, L_fac, run.tau)
+        timed("encoder, backward and step", lambda: method.step(method.optimizers[0], loss, 4))  # noqa: B023
+        L_sup, L_inf = method.masked(*r.detach().chunk(2), *m.chunk(2), y)
+        _, adversary = losses.objectives(L_sup, L_inf, L_fac, run.tau)
+        back = timed("mask, backward", lambda: torch.autograd.grad(adversary, log_z)[0])  # noqa: B023
+        wanted = parameters_of(method.optimizers[1])
+        grads = timed("masker's perceptron, backward", lambda: torch.autograd.grad(log_z, wanted, back))  # noqa: B023
+        timed("masker, step", lambda: method.move(method.optimizers[1], grads, 4))  # noqa: B023
+    return pd.DataFrame(rows[len(rows) // (repetitions + 1) :], columns=["way", "seconds"])
+
+
 def mask_ways(B: int, N: int, k: int) -> dict[str, Callable[[], object]]:
     """A mask and its gradient."""
     z = torch.randn(B, N, requires_grad=True)
@@ -61,12 +96,42 @@ def mask_ways(B: int, N: int, k: int) -> dict[str, Callable[[], object]]:
     }
 
 
+def mask_memory(B: int, N: int, k: int) -> dict[str, float]:
+    """Peak memory of each way to a mask and its gradient beyond what was held before, in MB; a fresh process each."""
+    line = "from cirl import bench; print(bench.peak_of_mask({!r}, {}, {}, {}))"
+    peaks = {}
+    for way in mask_ways(2, 2, 1):
+        command = [sys.executable, "-c", line.format(way, B, N, k)]
+        peaks[way] = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return peaks
+
+
+def peak_of_mask(way: str, B: int, N: int, k: int) -> float:
+    """Peak memory of one way in this process, in MB."""
+    torch.set_num_threads(1)
+    mask_ways(2, 2, 1)[way]()  # loads what it needs
+    do, process, peak, over = mask_ways(B, N, k)[way], psutil.Process(), [0], threading.Event()
+    before = process.memory_info().rss
+
+    def watch():
+        while not over.wait(0.001):
+            peak[0] = max(peak[0], process.memory_info().rss)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    do()
+    over.set()
+    watcher.join()
+    return (peak[0] - before) / 1e6
+
+
 def mix_ways(count: int, size: int) -> dict[str, Callable[[], object]]:
     """The amplitude mix of a batch."""
     x, lam = torch.rand(count, 3, size, size), torch.rand(count)
+    partner = torch.arange(count).flip(0)
     arrays = [x.permute(0, 2, 3, 1).numpy(), x.flip(0).permute(0, 2, 3, 1).numpy(), lam.numpy()]
     return {
-        "batched": lambda: fourier.intervene(x, x.flip(0), lam),
+        "batched": lambda: fourier.intervene_among(x, partner, lam),
         "image by image in numpy": lambda: mix_one_by_one(*arrays),
     }
 

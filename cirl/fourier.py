@@ -29,12 +29,21 @@ def recombine(A_hat: Tensor, P: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def intervene(x: Tensor, x_prime: Tensor, lam: Tensor) -> Tensor:
-    """Equations 4, 5 and 6 in one, clipped to [0, 1].
+    """Equations 4, 5 and 6 in one, clipped to [0, 1]."""
+    return _with_amplitude(x, torch.fft.rfft2(x), torch.fft.rfft2(x_prime).abs(), lam)
 
-    exp(jP) is the sign F / |F| of a complex number, so that no angle is computed; it is 0 where there is no phase."""
+
+def intervene_among(x: Tensor, partner: Tensor, lam: Tensor) -> Tensor:
+    """The same where x' = x[partner] is of the same batch: one transform serves both."""
     spectrum = torch.fft.rfft2(x)
-    A_hat = mix_amplitude(spectrum.abs(), torch.fft.rfft2(x_prime).abs(), lam)
-    return torch.fft.irfft2(A_hat * spectrum.sgn(), s=x.shape[-2:]).clamp(0, 1)
+    return _with_amplitude(x, spectrum, spectrum.abs()[partner], lam)
+
+
+def _with_amplitude(x, spectrum, A_prime, lam):
+    """A_hat exp(jP) is F(x) A_hat / A, so that no angle is computed; it is 0 where there is no phase."""
+    A = spectrum.abs()
+    scale = mix_amplitude(A, A_prime, lam) / A.clamp_min(1e-12)
+    return torch.fft.irfft2(spectrum.mul_(scale), s=x.shape[-2:]).clamp_(0, 1)
 
 
 def sample_lam(count: int, eta: float, device: torch.device | str = "cpu") -> Tensor:

@@ -53,7 +53,7 @@ def evaluate(method, data) -> dict[str, float]:
         torch.manual_seed(0)
         for x, y, d in data.evaluation("source_val"):
             lam = fourier.sample_lam(len(x), method.run.eta, x.device)
-            x_a = fourier.intervene(x, x[fourier.partners(d, method.run.sampling)], lam)
+            x_a = fourier.intervene_among(x, fourier.partners(d, method.run.sampling), lam)
             r_o.append(method.features(x))
             r_a.append(method.features(x_a))
             logits.append(method.classify(r_o[-1]))

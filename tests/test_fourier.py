@@ -46,6 +46,13 @@ def test_intervene_is_equations_4_5_and_6_clipped():
     torch.testing.assert_close(fourier.intervene(x, x_prime, lam), expected, atol=1e-5, rtol=0)
 
 
+def test_intervening_among_a_batch_is_intervening_with_partners_from_it():
+    x, partner, lam = torch.rand(6, 3, 16, 12), torch.tensor([3, 3, 0, 5, 4, 1]), torch.rand(6)
+    given = x.clone()
+    torch.testing.assert_close(fourier.intervene_among(x, partner, lam), fourier.intervene(x, x[partner], lam))
+    torch.testing.assert_close(x, given, atol=0, rtol=0)
+
+
 def test_the_phase_is_kept_before_clipping():
     calm, partner = 0.4 + 0.2 * x, 0.4 + 0.2 * x_prime  # so that nothing is clipped
     mixed = fourier.intervene(calm, partner, torch.full((4,), 0.5))

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.nn.functional import gumbel_softmax
@@ -9,14 +12,14 @@ from cirl.gumbel import gumbel_mask, recursive_mask
 @pytest.fixture
 def noise(monkeypatch):
     """The noise -log(-log U) that a mask draws, as it draws it."""
-    drawn, exponential = [], gumbel._exponential
+    drawn, log_uniform = [], gumbel._log_uniform
 
     def watched(*arguments):
-        E = exponential(*arguments)
-        drawn.append(-E.log())
-        return E
+        log_U = log_uniform(*arguments)
+        drawn.append(-(-log_U).log())
+        return log_U
 
-    monkeypatch.setattr(gumbel, "_exponential", watched)
+    monkeypatch.setattr(gumbel, "_log_uniform", watched)
     return drawn
 
 
@@ -117,3 +120,11 @@ def test_extreme_scores_stay_finite():
     m = gumbel_mask(log_z, 3)
     m.sum().backward()
     assert m.isfinite().all() and log_z.grad.isfinite().all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["Eq. 16, fused", "recursion, fused"])
+def test_a_mask_as_wide_as_resnet50_needs_little_memory(way):
+    """k sequential draws keep some gigabytes for their gradient."""
+    line = f"from cirl import bench; print(bench.peak_of_mask({way!r}, 64, 2048, 1228))"
+    assert float(subprocess.run([sys.executable, "-c", line], capture_output=True, check=True).stdout) < 300

@@ -58,7 +58,9 @@ class Method(nn.Module):
             {"params": [*module.parameters()], "base_lr": rate * self.run.lr, "decays": decays}
             for module, rate, decays in parts
         ]
-        return torch.optim.SGD(groups, self.run.lr, momentum=0.9, nesterov=True, weight_decay=self.run.weight_decay)
+        return torch.optim.SGD(
+            groups, self.run.lr, momentum=0.9, nesterov=True, weight_decay=self.run.weight_decay, fused=True
+        )
 
     def step(self, optimizer: torch.optim.Optimizer, loss: Tensor, epoch: int) -> None:
         """Move the optimizer's own parameters, and compute no gradient for any other."""
@@ -77,8 +79,8 @@ class Method(nn.Module):
 
     def intervened(self, x: Tensor, d: Tensor) -> Tensor:
         """x_a: the images with the amplitude of others mixed in, as the recipe does it (Eqs. 4-6)."""
-        x_prime = x[fourier.partners(d, self.run.sampling)]
-        x_a = fourier.intervene(x, x_prime, fourier.sample_lam(len(x), self.run.eta, x.device))
+        partner = fourier.partners(d, self.run.sampling)
+        x_a = fourier.intervene_among(x, partner, fourier.sample_lam(len(x), self.run.eta, x.device))
         return (255 * x_a).floor() / 255 if self.recipe.pixels == "uint8" else x_a
 
     def ramped(self, epoch: int) -> float:
