@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -57,33 +58,41 @@ def step_ways(backbone: str, size: int, count: int) -> dict[str, Callable[[], ob
 
 
 def step_parts(backbone: str, size: int, count: int, repetitions: int) -> pd.DataFrame:
-    """Seconds of the parts of a CIRL step, one after the other as `CIRL.update` does them."""
+    """Seconds of the parts of a CIRL step, one after the other as `CIRL.update` does them; the encoder's are one."""
     run = Run(backbone=backbone, image_size=size, lr=1e-4, recipe="released+head_lr=1+draws=independent")
     method, rows = CIRL(run, 10), []
     x, y, d = torch.rand(count, 3, size, size), torch.arange(count) % 10, torch.arange(count) % 3
 
-    def timed(part, do):
+    @contextmanager
+    def part(name):
         start = time.perf_counter()
-        result = do()
-        rows.append((part, time.perf_counter() - start))
-        return result
+        yield
+        rows.append((name, repetition, time.perf_counter() - start))
 
-    for _ in range(repetitions + 1):
-        x_a = timed("amplitude mix", lambda: method.intervened(x, d))
-        r = timed("encoder, forward", lambda: method.encoder(torch.cat([x, x_a])))  # noqa: B023
-        L_fac = timed("L_Fac", lambda: method.factorization(*r.chunk(2)))  # noqa: B023
-        log_z = timed("masker's perceptron, forward", lambda: method.masker.log_z(r.detach()))  # noqa: B023
-        m = timed("mask, forward", lambda: gumbel_mask(log_z, run.k))  # noqa: B023
-        L_sup, L_inf = method.masked(*r.chunk(2), *m.detach().chunk(2), y)
-        loss, _ = losses.objectives(L_sup, L_inf, L_fac, run.tau)
-        timed("encoder, backward and step", lambda: method.step(method.optimizers[0], loss, 4))  # noqa: B023
-        L_sup, L_inf = method.masked(*r.detach().chunk(2), *m.chunk(2), y)
-        _, adversary = losses.objectives(L_sup, L_inf, L_fac, run.tau)
-        back = timed("mask, backward", lambda: torch.autograd.grad(adversary, log_z)[0])  # noqa: B023
-        wanted = parameters_of(method.optimizers[1])
-        grads = timed("masker's perceptron, backward", lambda: torch.autograd.grad(log_z, wanted, back))  # noqa: B023
-        timed("masker, step", lambda: method.move(method.optimizers[1], grads, 4))  # noqa: B023
-    return pd.DataFrame(rows[len(rows) // (repetitions + 1) :], columns=["way", "seconds"])
+    for repetition in range(repetitions + 1):  # noqa: B007 (part reads it)
+        with part("amplitude mix"):
+            x_a = method.intervened(x, d)
+        with part("encoder"):
+            r = method.encoder(torch.cat([x, x_a]))
+        with part("L_Fac"):
+            L_fac = method.factorization(*r.chunk(2))
+        with part("masker's perceptron, forward"):
+            log_z = method.masker.log_z(r.detach())
+        with part("mask, forward"):
+            m = gumbel_mask(log_z, run.k)
+        with part("encoder"):
+            L_sup, L_inf = method.masked(*r.chunk(2), *m.detach().chunk(2), y)
+            method.step(method.optimizers[0], losses.objectives(L_sup, L_inf, L_fac, run.tau)[0], 4)
+        with part("mask, backward"):
+            L_sup, L_inf = method.masked(*r.detach().chunk(2), *m.chunk(2), y)
+            back = torch.autograd.grad(losses.objectives(L_sup, L_inf, L_fac, run.tau)[1], log_z)
+        with part("masker's perceptron, backward"):
+            gradients = torch.autograd.grad(log_z, parameters_of(method.optimizers[1]), back)
+        with part("masker, step"):
+            method.move(method.optimizers[1], gradients, 4)
+    table = pd.DataFrame(rows, columns=["way", "repetition", "seconds"])
+    table = table.groupby(["way", "repetition"], sort=False, as_index=False).sum()
+    return table[table["repetition"] > 0]
 
 
 def mask_ways(B: int, N: int, k: int) -> dict[str, Callable[[], object]]:
@@ -94,6 +103,12 @@ def mask_ways(B: int, N: int, k: int) -> dict[str, Callable[[], object]]:
         "recursion, fused": lambda: recursive_mask(z, k).sum().backward(),
         "k sequential draws": lambda: sequential_mask(z, k).sum().backward(),
     }
+
+
+def growth_ways() -> dict[str, Callable[[], object]]:
+    """Eq. 16 and its gradient for other numbers of images and of draws."""
+    sizes = [(64, 307), (64, 153), (64, 614), (32, 307), (128, 307)]
+    return {f"B={B}, k={k}": mask_ways(B, 512, k)["Eq. 16, fused"] for B, k in sizes}
 
 
 def mask_memory(B: int, N: int, k: int) -> dict[str, float]:
