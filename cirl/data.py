@@ -27,6 +27,7 @@ from cirl.errors import UserError, reason, refuse
 from cirl.jitter import colour_jitter
 from cirl.layouts import index, root
 
+LARGEST = 50_000_000  # pixels of an image file; what is larger was made to exhaust the memory
 JITTER = 0.4  # of brightness, contrast, saturation and hue
 
 
@@ -37,11 +38,13 @@ def pixels(dataset: str, table: pd.DataFrame, size: int) -> np.ndarray:
     name = dataset if dataset.isidentifier() else "folder"
     file = paths.CACHE / f"{name}-{size}-{_digest(dataset, table, size)}.npy"
     try:
-        if not file.exists():
+        if not _is_whole(file):
             file.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(file.with_suffix(".lock")) as lock:
                 try:
-                    if not file.exists():
+                    if not _is_whole(file):
+                        if file.exists():
+                            print(f"The cache {file} is damaged (its checksum does not hold); it is made anew.")
                         _decode_all(dataset, table, size, file)
                 finally:
                     Path(lock.lock_file).unlink(missing_ok=True)  # at worst a third process decodes as well
@@ -50,6 +53,17 @@ def pixels(dataset: str, table: pd.DataFrame, size: int) -> np.ndarray:
         raise UserError(
             f"The cache {file} cannot be made or read ({reason(error)}); free space there, or make the folder writable."
         ) from None
+
+
+def _is_whole(file):
+    """Whether the cache is there and its last bytes are the digest of its pixels."""
+    try:
+        with open(file, "rb") as cache:
+            cache.seek(-16, os.SEEK_END)
+            written = cache.read()
+        return content_digest(np.load(file, mmap_mode="r")).encode() == written
+    except (OSError, ValueError):
+        return False
 
 
 def content_digest(images: np.ndarray) -> str:
@@ -77,7 +91,10 @@ def _decode_all(dataset, table, size, file):
     Plain writes, not a memory map: a full disk is then an error that can be told and not the end of the process."""
     unfinished = file.with_suffix(f".{platform.node()}.{os.getpid()}.tmp")
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(table), size, size, 3)}
+    for leftover in file.parent.glob(f"{file.stem}.*.tmp"):  # of a process that was killed while it wrote
+        leftover.unlink(missing_ok=True)
     rows = list(table.itertuples(index=False))
+    digest = hashlib.sha256()
     progress = tqdm(total=len(rows), desc=f"decoding {dataset}", unit="image", leave=False, disable=None)
     try:
         with open(unfinished, "wb") as out, ThreadPoolExecutor(os.cpu_count()) as threads, progress:
@@ -85,7 +102,9 @@ def _decode_all(dataset, table, size, file):
             for start in range(0, len(rows), 256):
                 for image in threads.map(lambda row: _image(dataset, row, size), rows[start : start + 256]):
                     out.write(np.ascontiguousarray(image))
+                    digest.update(np.ascontiguousarray(image))
                     progress.update()
+            out.write(digest.hexdigest()[:16].encode())
         os.replace(unfinished, file)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -101,6 +120,8 @@ def decode(path: Path, size: int) -> np.ndarray:
     """An image file as RGB, (size, size, 3) uint8."""
     try:
         with Image.open(path) as image:
+            if image.width * image.height > LARGEST:
+                raise OSError(f"{image.width} x {image.height} pixels, more than {LARGEST:,}")
             return _resized(image.convert("RGB"), size)
     except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise UserError(f"{path} cannot be read as an image ({error}); remove or replace it.") from None

@@ -6,26 +6,46 @@ import json
 import os
 from pathlib import Path
 
-from cirl.errors import UserError
+from cirl.errors import UserError, reason
 
 NOT_TRAINING = {  # modules that no training run depends on
     *("grid", "studies", "results", "report", "schematics", "page"),
-    *("files", "errors", "paths", "datasets", "fetch", "bench"),
+    *("files", "errors", "paths", "lock", "datasets", "fetch", "bench"),
 }
 
 
 def write(path: Path, content: str | bytes) -> None:
     """Write under another name, then rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(unfinished, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written ({reason(error)}); what was there before is untouched. "
+            "Free space, or make the folder writable, and run again."
+        ) from None
     finally:
-        unfinished.unlink(missing_ok=True)
+        if unfinished.exists():
+            unfinished.unlink()
+
+
+def write_checked(path: Path, content: bytes) -> None:
+    """The same, with a first line that tells whether what follows is what was written."""
+    write(path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+
+
+def read_checked(path: Path) -> bytes | None:
+    """What `write_checked` wrote; None where there is no such file, or it is damaged."""
+    try:
+        checksum, _, content = path.read_bytes().partition(b"\n")
+    except OSError:
+        return None
+    return content if hashlib.sha256(content).hexdigest().encode() == checksum else None
 
 
 def read_json(path: Path) -> dict:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from cirl import paths
 from cirl.config import Run
-from cirl.errors import UserError, refuse
+from cirl.errors import UserError, reason, refuse
 from cirl.files import read_json, write
 
 RULES = ("source_val", "last", "oracle")
@@ -36,51 +36,62 @@ def is_finished(run: Run) -> bool:
 def load_runs(rows: dict[str, list[Run]], rule: str = "source_val") -> pd.DataFrame:
     """One row per finished run of an item: the item's row, the run's fields, and its results under a selection rule.
 
-    `accuracy` is that on the target domain, in per cent. `attrs` says what was expected and what is missing."""
+    `accuracy` is that on the target domain, in per cent. `attrs` says what was expected, what is missing, and which
+    folders were skipped and why; a skipped or unfinished run is read from the collected results, if they know it."""
     if rule not in RULES:
         raise refuse("rule", rule, RULES)
     collected = _collected("results.csv").set_index("id", drop=False)
-    found, missing = [], []
+    found, missing, skipped = [], [], {}
     for row, run in _pairs(rows):
-        record = _record(run, collected)
+        record = _record(run, collected, skipped)
         if record is None:
             missing.append(run.id)
         else:
             found.append({"row": row, **asdict(run), **_under(record, rule), "rule": rule})
     table = pd.DataFrame(found, columns=None if found else ["row", *FIELDS, "accuracy", "source_val", "epoch", "rule"])
-    table.attrs.update(expected=len({run.id for _, run in _pairs(rows)}), missing=sorted(set(missing)))
+    expected = {run.id for _, run in _pairs(rows)}
+    table.attrs.update(expected=len(expected), missing=sorted(set(missing)), skipped=skipped)
     return table
 
 
 def load_history(rows: dict[str, list[Run]]) -> pd.DataFrame:
     """One row per epoch of the finished runs of an item, with the item's row and the run's seed and target."""
     collected = _collected("history.csv")
-    parts = []
+    parts, skipped = [], {}
     for row, run in _pairs(rows):
         own = folder(run) / "history.csv"
-        epochs = pd.read_csv(own) if is_finished(run) else collected[collected["id"] == run.id]
+        sound = _own(run, skipped) is not None and own.exists()
+        epochs = pd.read_csv(own) if sound else collected[collected["id"] == run.id]
         epochs = epochs.rename(columns={"target": "accuracy"}).dropna(axis=1, how="all")
         parts.append(epochs.assign(row=row, id=run.id, seed=run.seed, target=run.target))
     known = ["row", "id", "seed", "target", "epoch", "accuracy", "source_val", "independence", "floor", "invariance"]
     parts = [part for part in parts if len(part)]
     table = pd.concat(parts) if parts else pd.DataFrame(columns=known)
     expected = {run.id for _, run in _pairs(rows)}
-    table.attrs.update(expected=len(expected), missing=sorted(expected - set(table["id"])))
+    table.attrs.update(expected=len(expected), missing=sorted(expected - set(table["id"])), skipped=skipped)
     return table
 
 
 def coverage(table: pd.DataFrame) -> str:
-    """How much of what was expected is there: `18 of 20 runs`."""
+    """How much of what was expected is there, and which folders were not read: `18 of 20 runs`."""
     expected, missing = table.attrs["expected"], table.attrs["missing"]
-    return f"{expected - len(missing)} of {expected} runs"
+    skipped = "; ".join(f"{name}: {why}" for name, why in table.attrs.get("skipped", {}).items())
+    return f"{expected - len(missing)} of {expected} runs" + f" (folders skipped: {skipped})" * bool(skipped)
 
 
 def collect(runs: Iterable[Run], study: str) -> None:
     """Bring the study's finished runs into results.csv and history.csv; the rows of other runs stay as they are."""
     results, history = _collected("results.csv"), _collected("history.csv")
-    done = [run for run in runs if is_finished(run)]
+    done, skipped = [], {}
+    new_results = []
+    for run in runs:
+        record = _own(run, skipped)
+        if record is not None:
+            done.append(run)
+            new_results.append({"id": run.id, "study": study, **asdict(run), **record})
+    for name, why in skipped.items():
+        print(f"skipped {name}: {why}")
     ids = {run.id for run in done}
-    new_results = [{"id": run.id, "study": study, **asdict(run), **_flat(_metrics(run))} for run in done]
     new_history = [pd.read_csv(folder(run) / "history.csv").assign(id=run.id) for run in done]
     results = pd.concat([results[~results["id"].isin(ids)], pd.DataFrame(new_results)])
     history = pd.concat([history[~history["id"].isin(ids)], *new_history])
@@ -93,21 +104,36 @@ def _pairs(rows):
     return [(row, run) for row, runs in rows.items() for run in runs]
 
 
-def _record(run, collected):
+def _record(run, collected, skipped):
     """The flat results of a finished run, or None."""
-    if is_finished(run):
-        return _flat(_metrics(run))
-    return collected.loc[run.id].to_dict() if run.id in collected.index else None
+    own = _own(run, skipped)
+    if own is None and run.id in collected.index:
+        return collected.loc[run.id].to_dict()
+    return own
 
 
-def _metrics(run):
-    config = read_json(folder(run) / "config.json")
-    metrics = read_json(folder(run) / "metrics.json")
-    missing = [name for name in (*RULES, "floor") if name not in metrics]
-    if missing or metrics.get("id") != run.id:
-        raise UserError(f"{folder(run) / 'metrics.json'} is not the record of {run.id}; move it away.")
-    origin = config.get("provenance", {})
-    return metrics | {name: origin.get(name, "unknown") for name in ("commit", "data_digest")}
+def _own(run, skipped):
+    """The flat record in the run's own folder, None where there is none or it cannot be trusted; `skipped` says why."""
+    if not is_finished(run):
+        return None
+    try:
+        config, metrics = read_json(folder(run) / "config.json"), read_json(folder(run) / "metrics.json")
+    except (UserError, OSError) as error:
+        skipped[run.id] = reason(error)
+        return None
+    other = [name for name, value in asdict(run).items() if config.get(name) != value]
+    lacks = [name for name in (*RULES, "floor") if name not in metrics]
+    if metrics.get("id") != run.id:
+        skipped[run.id] = f"metrics.json is the record of {metrics.get('id')}"
+    elif other:
+        skipped[run.id] = f"config.json says {', '.join(f'{name}={config.get(name)!r}' for name in other)}"
+    elif lacks:
+        skipped[run.id] = f"metrics.json lacks {', '.join(lacks)}, perhaps an older version's"
+    else:
+        origin = config.get("provenance", {})
+        metrics = {name: value for name, value in metrics.items() if name != "model_sha256"}
+        return _flat(metrics | {name: origin.get(name, "unknown") for name in ("commit", "data_digest")})
+    return None
 
 
 def _flat(metrics):

@@ -2,15 +2,21 @@
 
     config.json    all fields of the run, and where it comes from; written first
     history.csv    one row per epoch
-    last.pt        everything needed to go on after the last finished epoch; gone when the run is finished
+    lock           who is training it (`lock`)
+    last.pt        everything needed to go on after the last finished epoch, best weights included, with a checksum
+    before.pt      the same of the epoch before; both are gone when the run is finished
     model.pt       the weights of the epoch with the best source-validation accuracy
     metrics.json   written last: it is the mark of a finished run
 
-Every file is there whole or not at all (`files.write`).
+Every file is there whole or not at all (`files.write`). Killed at any moment, a run goes on to the same bits.
 """
 
+import hashlib
 import io
 import json
+import math
+import os
+import pickle
 import platform
 import subprocess
 from dataclasses import asdict
@@ -21,16 +27,17 @@ import numpy as np
 import pandas as pd
 import torch
 
-from cirl import metrics
+from cirl import lock, metrics
 from cirl.config import Run
 from cirl.data import Loaders, content_digest
-from cirl.errors import UserError
-from cirl.files import read_json, training_digest, write
+from cirl.errors import UserError, reason
+from cirl.files import read_checked, read_json, training_digest, write, write_checked
 from cirl.methods import METHODS
 from cirl.methods.base import Method
 from cirl.results import RULES, folder, is_finished
 from cirl.weights import weights_digest
 
+STATES = ("last.pt", "before.pt")
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "matplotlib", "pillow")
 
 
@@ -43,47 +50,108 @@ def seed_epoch(run: Run, epoch: int) -> None:
 def resume(run: Run, method: Method, data: Loaders) -> list[dict]:
     """Bring the method to where the run stands; the history so far, empty for a new run.
 
-    A run that other code has left half done begins anew: one run is never the work of two codes."""
+    An unfinished run is then ours (`lock`). One that other code has left half done begins anew: one run is never the
+    work of two codes."""
+    place = folder(run)
+    _refuse_another(run)
+    if not is_finished(run):
+        lock.take(place)
+        for leftover in place.glob(".*.tmp"):  # of a process that was killed while it wrote
+            leftover.unlink(missing_ok=True)
+    if is_finished(run):  # perhaps just now, by another
+        lock.release(place)
+        method.load_state_dict(chosen_weights(run))
+        return pd.read_csv(place / "history.csv").to_dict("records")
+    if not (place / "config.json").exists() or _provenance(run)["code"] != training_digest():
+        return begin(run, data)
+    state = last_good_state(run)
+    if state is None:
+        return begin(run, data)
+    try:
+        method.restore(state["method"])
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise UserError(f"{place} holds the state of another network ({reason(error)}); move it away.") from None
+    method.best = state["best"]
+    return state["history"]
+
+
+def _refuse_another(run):
+    """A folder whose config names other fields than the run's is not touched."""
     place = folder(run)
     if not (place / "config.json").exists():
-        return begin(run, data)
+        return
     kept = read_json(place / "config.json")
     different = [name for name, value in asdict(run).items() if kept.get(name) != value]
     if different:
         says = ", ".join(f"{name}={kept.get(name)!r} (asked for: {getattr(run, name)!r})" for name in different)
         raise UserError(f"{place} holds another run: {says}. Move that folder away, or ask for the run that it holds.")
-    if is_finished(run):
-        method.load_state_dict(torch.load(place / "model.pt", map_location="cpu", weights_only=True))
-        return pd.read_csv(place / "history.csv").to_dict("records")
-    if kept["provenance"]["code"] != training_digest() or not (place / "last.pt").exists():
-        return begin(run, data)
-    state = torch.load(place / "last.pt", map_location="cpu", weights_only=True)
-    method.restore(state["method"])
-    return state["history"]
+
+
+def _provenance(run):
+    return read_json(folder(run) / "config.json")["provenance"]
 
 
 def begin(run: Run, data: Loaders) -> list[dict]:
     """A new folder, or one made new: the config, and an empty history."""
-    (folder(run) / "last.pt").unlink(missing_ok=True)
+    for name in STATES:
+        (folder(run) / name).unlink(missing_ok=True)
     write(folder(run) / "config.json", json.dumps({**asdict(run), "provenance": provenance(data)}, indent=2))
     return []
 
 
+def last_good_state(run: Run) -> dict | None:
+    """The newest state that is whole, and a word where that is not the last one."""
+    for name in STATES:
+        file = folder(run) / name
+        content = read_checked(file)
+        if content is not None:
+            return loaded(file, content)
+        if file.exists():
+            print(f"{file} is damaged (its checksum does not hold); going on from the state before it.")
+    return None
+
+
 def checkpoint(run: Run, method: Method, history: list[dict]) -> None:
-    """Keep the epoch that has just ended: the history, the weights if they are the best, and the state."""
+    """Keep the epoch that has just ended: the state with the best weights so far, and the history."""
     place = folder(run)
+    lock.check(place)
+    weights = method.state_dict()
+    finite({name: value.sum().item() for name, value in weights.items()}, history[-1]["epoch"])
     if select(history, "source_val") is history[-1]:
-        write(place / "model.pt", serialized(method.state_dict()))
-    write(place / "last.pt", serialized({"method": method.state(), "history": history}))
-    write(place / "history.csv", pd.DataFrame(history).to_csv(index=False))
+        method.best = {name: value.clone() for name, value in weights.items()}
+    state = {"method": method.state(), "best": method.best, "history": history}
+    if (place / STATES[0]).exists():
+        os.replace(place / STATES[0], place / STATES[1])
+    write_checked(place / STATES[0], serialized(state))
+    write(place / "history.csv", _as_csv(history))
+
+
+def _as_csv(history):
+    return pd.DataFrame(history).to_csv(index=False)
+
+
+def finite(terms: dict[str, float], epoch: int, step: int | None = None) -> dict[str, float]:
+    """The terms of a step as they are; a run that diverges ends here, and what it has kept stays."""
+    for name, value in terms.items():
+        if not math.isfinite(value):
+            where = f"epoch {epoch + 1}" + ("" if step is None else f", step {step + 1}")
+            raise UserError(
+                f"{name} became {value} in {where}: the run diverges and stops; the last finished epoch is kept. "
+                "A smaller lr, or a bound on the gradient (recipe +clip=1), may help."
+            )
+    return terms
 
 
 def finish(run: Run, method: Method, history: list[dict]) -> dict:
-    """Write metrics.json, once; the method is left with the weights that source validation chose."""
+    """Write what is left, metrics.json last; the method is left with the weights that source validation chose."""
     place = folder(run)
     if is_finished(run):
         return read_json(place / "metrics.json")
-    method.load_state_dict(torch.load(place / "model.pt", map_location="cpu", weights_only=True))
+    lock.check(place)
+    method.load_state_dict(method.best)
+    weights = serialized(method.best)
+    write(place / "model.pt", weights)
+    write(place / "history.csv", _as_csv(history))  # a kill may have come between the last state and its history
     result = {"id": run.id, "seconds": sum(row["seconds"] for row in history)}
     for rule in RULES:
         row = select(history, rule)
@@ -92,8 +160,11 @@ def finish(run: Run, method: Method, history: list[dict]) -> dict:
     for reading in metrics.READINGS:
         importance = metrics.representation_importance(method.h1.weight.detach(), reading)
         result[f"importance_{reading}"] = {"mean": importance.mean().item(), "std": importance.std().item()}
+    result["model_sha256"] = hashlib.sha256(weights).hexdigest()
     write(place / "metrics.json", json.dumps(result, indent=2))
-    (place / "last.pt").unlink(missing_ok=True)
+    for name in STATES:
+        (place / name).unlink(missing_ok=True)
+    lock.release(place)
     return result
 
 
@@ -110,8 +181,26 @@ def select(history: list[dict], rule: str) -> dict:
 def load_model(run: Run, classes: int) -> Method:
     """The finished run's method with the weights that source validation chose, ready to predict."""
     method = METHODS[run.method_name](run, classes)
-    method.load_state_dict(torch.load(folder(run) / "model.pt", map_location="cpu", weights_only=True))
+    method.load_state_dict(chosen_weights(run))
     return method.eval()
+
+
+def chosen_weights(run: Run) -> dict:
+    """model.pt, held to the checksum in metrics.json."""
+    file = folder(run) / "model.pt"
+    content = file.read_bytes() if file.exists() else b""
+    expected = read_json(folder(run) / "metrics.json").get("model_sha256")  # records of before have none
+    if not content or (expected and hashlib.sha256(content).hexdigest() != expected):
+        raise UserError(f"{file} is missing or damaged; delete the folder {file.parent} to train the run again.")
+    return loaded(file, content)
+
+
+def loaded(file: Path, content: bytes) -> dict:
+    """Tensors and numbers; anything else, which might run code of others, is refused."""
+    try:
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise UserError(f"{file} holds more than tensors and numbers, or is no such file: {reason(error)}") from None
 
 
 def provenance(data: Loaders) -> dict:

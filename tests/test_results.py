@@ -88,14 +88,15 @@ def test_what_is_missing_is_named(recorded):
     assert results.coverage(results.load_runs({"CIRL": [Run(method="cirl")]})) == "0 of 1 runs"
 
 
-def test_a_damaged_record_is_named_with_its_line_and_nothing_is_overwritten(recorded):
+def test_a_damaged_record_is_named_and_nothing_is_overwritten(recorded, capsys):
     results.collect(RUNS["DeepAll"], "tiny")
     kept = (paths.DATA / "results.csv").read_bytes()
-    broken = paths.RUNS / RUNS["DeepAll"][0].id / "metrics.json"
+    run = RUNS["DeepAll"][0]
+    broken = paths.RUNS / run.id / "metrics.json"
     broken.write_text(broken.read_text()[:50])
-    with pytest.raises(UserError, match=r"metrics\.json, line 1, is damaged"):
-        results.collect(RUNS["DeepAll"], "tiny")
-    assert (paths.DATA / "results.csv").read_bytes() == kept
+    results.collect(RUNS["DeepAll"], "tiny")
+    assert f"skipped {run.id}: " in (said := capsys.readouterr().out) and "metrics.json, line 1, is damaged" in said
+    assert (paths.DATA / "results.csv").read_bytes() == kept  # the record of before still stands
     file = paths.DATA / "results.csv"
     file.write_text(kept.decode() + "half,a,line\n")
     with pytest.raises(UserError, match=r"results\.csv, line 6, is damaged"):
@@ -103,11 +104,44 @@ def test_a_damaged_record_is_named_with_its_line_and_nothing_is_overwritten(reco
     assert file.read_text().endswith("half,a,line\n")
 
 
-def test_a_record_of_another_run_is_refused(recorded):
-    one, two = (paths.RUNS / run.id / "metrics.json" for run in RUNS["DeepAll"][:2])
-    one.write_text(two.read_text())
-    with pytest.raises(UserError, match="is not the record of"):
-        results.load_runs(RUNS)
+DAMAGES = {  # what is done to a run's folder, and the reason that is given
+    "another run's record": (("metrics.json", '"id": "', '"id": "other-'), "metrics.json is the record of other-"),
+    "another run's config": (("config.json", '"tau": 2.0', '"tau": 7.0'), "config.json says tau=7.0"),
+    "an older version's record": (("metrics.json", '"oracle"', '"best"'), "metrics.json lacks oracle"),
+    "no config": (("config.json", None, None), "No such file"),
+    "no JSON": (("metrics.json", "{", "["), "metrics.json, line 1, is damaged"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_folder_that_cannot_be_trusted_is_skipped_with_the_reason(damage, recorded):
+    run = RUNS["DeepAll"][0]
+    (name, old, new), why = DAMAGES[damage]
+    file = paths.RUNS / run.id / name
+    if old is None:
+        file.unlink()
+    else:
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new, 1))
+    for table in (results.load_runs(RUNS), results.load_history(RUNS)):
+        assert why in table.attrs["skipped"][run.id] and why in results.coverage(table)
+        assert run.id in table.attrs["missing"]  # nothing is guessed
+    results.load_runs({"others": RUNS["DeepAll"][1:]})
+
+
+def test_a_skipped_folder_does_not_hide_the_collected_record(recorded):
+    results.collect(RUNS["DeepAll"], "tiny")
+    run = RUNS["DeepAll"][0]
+    (paths.RUNS / run.id / "metrics.json").write_text("{}")
+    table = results.load_runs(RUNS)
+    assert run.id in table.attrs["skipped"] and run.id not in table.attrs["missing"]
+
+
+def test_a_half_finished_folder_counts_as_missing(recorded):
+    run = RUNS["DeepAll"][0]
+    (paths.RUNS / run.id / "metrics.json").unlink()
+    table = results.load_runs(RUNS)
+    assert run.id in table.attrs["missing"] and not table.attrs["skipped"]
 
 
 def test_a_summary_is_mean_deviation_and_interval_over_seeds(recorded):

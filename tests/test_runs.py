@@ -1,9 +1,4 @@
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import pandas as pd
 import pytest
@@ -19,7 +14,7 @@ from cirl.methods import METHODS
 def short(folder, method="deepall", **more):
     """A run of seconds."""
     size = dict(backbone="convnet32", image_size=32, batch_size=8, epochs=3, lr=0.01)
-    return Run(f"folder:{folder}", "wool", method, **size, **more)
+    return Run(f"folder:{folder}", "wool", method, **(size | more))
 
 
 def train(run, stop_after=None):
@@ -32,7 +27,9 @@ def train(run, stop_after=None):
             return None
         runs.seed_epoch(run, epoch)
         learner.begin_epoch(data, epoch)
-        terms = pd.DataFrame([learner.update(x, y, d, epoch) for x, y, d in data.train(epoch)]).mean().to_dict()
+        batches = enumerate(data.train(epoch))
+        steps = [runs.finite(learner.update(*batch, epoch), epoch, step) for step, batch in batches]
+        terms = pd.DataFrame(steps).mean().to_dict()
         history.append({"epoch": epoch, **terms, **metrics.evaluate(learner, data), "seconds": 0.0})
         runs.checkpoint(run, learner, history)
     return runs.finish(run, learner, history)
@@ -122,31 +119,3 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path):
     with pytest.raises(TypeError):
         files.write(tmp_path / "a.txt", 5)
     assert [file.name for file in tmp_path.iterdir()] == ["a.txt"] and (tmp_path / "a.txt").read_text() == "first"
-
-
-LOOP = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from test_runs import *; train(short(sys.argv[2], 'cirl', dim=512))"
-)
-
-
-@pytest.mark.slow
-def test_a_killed_process_goes_on_to_the_same_result(folder):
-    command = [sys.executable, "-c", LOOP, os.path.dirname(__file__), str(folder)]
-    run = short(folder, "cirl", dim=512)
-    kills = 0
-    for wait in range(20):
-        process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        last = runs.folder(run) / "last.pt"
-        known = last.stat().st_mtime_ns if last.exists() else None
-        while process.poll() is None and (not last.exists() or last.stat().st_mtime_ns == known):
-            time.sleep(0.001)
-        time.sleep(0.02 * wait)
-        if process.poll() is not None:
-            break
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        kills += 1
-    assert kills >= 2 and runs.is_finished(run)
-    killed = json.loads((runs.folder(run) / "metrics.json").read_text())
-    runs.folder(run).rename(folder.parent / "killed")
-    assert train(run) == killed

@@ -23,6 +23,7 @@ class Method(nn.Module):
         self.encoder = Network(run.backbone, run.dim, run.weights)
         self.h1 = nn.Linear(run.dim, classes)
         self.optimizers = self.make_optimizers()
+        self.best = None  # weights of the epoch that source validation prefers so far; see runs.checkpoint
 
     def make_optimizers(self, *heads: nn.Module) -> list[torch.optim.Optimizer]:
         """One for the encoder, h1 and the heads that a method adds."""
