@@ -28,6 +28,12 @@ test: $(READY) ## the whole test suite, notebooks included (minutes)
 test-fast: $(READY) ## the tests that take seconds
 	pytest -n 2 -m "not slow"
 
+test-faults: $(READY) ## kills, damage, full disks, two at once, untrusted files (minutes)
+	pytest -n 2 tests/test_faults.py
+
+soak: $(READY) ## the study tiny while its trainings are killed every few seconds, against an undisturbed one (an hour)
+	python tests/soak.py
+
 lab: $(READY) ## open the notebooks in JupyterLab
 	jupyter lab notebooks
 
@@ -51,4 +57,4 @@ $(READY): requirements.txt pyproject.toml
 help: ## this list
 	@grep -hE '^[a-z -]+:.*##' Makefile | sed -E 's/^([a-z -]+):.*## (.*)/make \1|\2/' | column -t -s '|'
 
-.PHONY: all digits lite paper methods render test test-fast lab lint hooks setup help
+.PHONY: all digits lite paper methods render test test-fast test-faults soak lab lint hooks setup help
