@@ -1,7 +1,7 @@
 """The study `tiny` while a random one of its trainings is killed every few seconds, until all is finished: `make soak`.
 
-It runs in a clone of its own. Then its records must equal those of an undisturbed study, which is trained first in another
-clone, or has been before:
+It runs in a clone of its own. Then its records must equal those of an undisturbed study, which is trained first in
+another clone, or has been before:
 
     python tests/soak.py [/path/of/a/project/with/the/undisturbed/study]
 """
