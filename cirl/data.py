@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -44,7 +45,10 @@ def pixels(dataset: str, table: pd.DataFrame, size: int) -> np.ndarray:
                 try:
                     if not _is_whole(file):
                         if file.exists():
-                            print(f"The cache {file} is damaged (its checksum does not hold); it is made anew.")
+                            warnings.warn(
+                                f"The cache {file} is damaged (its checksum does not hold); it is made anew.",
+                                stacklevel=2,
+                            )
                         _decode_all(dataset, table, size, file)
                 finally:
                     Path(lock.lock_file).unlink(missing_ok=True)  # at worst a third process decodes as well

@@ -9,6 +9,7 @@ import os
 import platform
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import psutil
@@ -79,7 +80,7 @@ def _is_alive(file, holder):
 def _is_touched(file, patience):
     """Whether the lock's time moves while we look on."""
     end, seen = time.monotonic() + patience, _touched(file)
-    print(f"{file} is of another host; looking whether it is alive ({patience:.0f} s at most)")
+    warnings.warn(f"{file} is of another host; looking whether it is alive ({patience:.0f} s at most)", stacklevel=2)
     while time.monotonic() < end:
         time.sleep(0.2)
         if _touched(file) != seen:

@@ -8,6 +8,7 @@ without a GPU and without checkpoints. What neither knows is missing, and said t
 """
 
 import json
+import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -90,7 +91,7 @@ def collect(runs: Iterable[Run], study: str) -> None:
             done.append(run)
             new_results.append({"id": run.id, "study": study, **asdict(run), **record})
     for name, why in skipped.items():
-        print(f"skipped {name}: {why}")
+        warnings.warn(f"skipped {name}: {why}", stacklevel=2)
     ids = {run.id for run in done}
     new_history = [pd.read_csv(folder(run) / "history.csv").assign(id=run.id) for run in done]
     results = pd.concat([results[~results["id"].isin(ids)], pd.DataFrame(new_results)])

@@ -19,6 +19,7 @@ import os
 import pickle
 import platform
 import subprocess
+import warnings
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -107,7 +108,9 @@ def last_good_state(run: Run) -> dict | None:
         if content is not None:
             return loaded(file, content)
         if file.exists():
-            print(f"{file} is damaged (its checksum does not hold); going on from the state before it.")
+            warnings.warn(
+                f"{file} is damaged (its checksum does not hold); going on from the state before it.", stacklevel=2
+            )
     return None
 
 

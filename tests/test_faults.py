@@ -154,23 +154,24 @@ def empty(file):
 
 @pytest.mark.parametrize("damage", [flip, cut, empty])
 class TestDamage:
-    def test_a_damaged_state_is_told_and_the_one_before_it_used(self, damage, whole, capsys):
+    def test_a_damaged_state_is_told_and_the_one_before_it_used(self, damage, whole):
         run, result = whole
         train(run, stop_after=2)
         damage(runs.folder(run) / "last.pt")
         data_, learner = data.loaders(run), DeepAll(run, 2)
-        assert len(runs.resume(run, learner, data_)) == 1  # the first of two epochs
-        assert "last.pt is damaged" in capsys.readouterr().out
+        with pytest.warns(UserWarning, match=r"last\.pt is damaged"):
+            assert len(runs.resume(run, learner, data_)) == 1  # the first of two epochs
         train(run)
         assert_same(finished(run), result)
 
-    def test_where_no_state_is_whole_the_run_begins_anew(self, damage, whole, capsys):
+    def test_where_no_state_is_whole_the_run_begins_anew(self, damage, whole):
         run, result = whole
         train(run, stop_after=2)
         for name in runs.STATES:
             damage(runs.folder(run) / name)
-        train(run)
-        assert capsys.readouterr().out.count("is damaged") == 2
+        with pytest.warns(UserWarning, match="is damaged") as told:
+            train(run)
+        assert len(told) == 2
         assert_same(finished(run), result)
 
     def test_damaged_weights_of_a_finished_run_are_refused(self, damage, folder):
@@ -180,13 +181,13 @@ class TestDamage:
         with pytest.raises(UserError, match=r"model\.pt is missing or damaged; delete the folder"):
             runs.load_model(run, 2)
 
-    def test_a_damaged_cache_is_told_and_made_anew(self, damage, folder, capsys):
+    def test_a_damaged_cache_is_told_and_made_anew(self, damage, folder):
         run = short(folder)
         expected = np.array(data.loaders(run).table.images)
         (cache,) = paths.CACHE.glob("*.npy")
         damage(cache)
-        np.testing.assert_array_equal(data.loaders(run).table.images, expected)
-        assert "is damaged (its checksum does not hold); it is made anew" in capsys.readouterr().out
+        with pytest.warns(UserWarning, match=r"is damaged \(its checksum does not hold\); it is made anew"):
+            np.testing.assert_array_equal(data.loaders(run).table.images, expected)
 
 
 class TestDivergence:
@@ -257,12 +258,12 @@ class TestTwoAtOnce:
         with pytest.raises(UserError, match="by process 1 on elsewhere"):
             lock.take(place)
 
-    def test_a_lock_of_another_host_that_nobody_touches_is_taken_over(self, whole, monkeypatch, capsys):
+    def test_a_lock_of_another_host_that_nobody_touches_is_taken_over(self, whole, monkeypatch):
         run, result = whole
         monkeypatch.setattr(lock, "PATIENCE", 0.5)
         self.of_elsewhere(runs.folder(run))
-        train(run)
-        assert "of another host" in capsys.readouterr().out
+        with pytest.warns(UserWarning, match="of another host"):
+            train(run)
         assert_same(finished(run), result)
 
     def test_a_later_process_of_the_same_number_is_not_the_holder(self, folder):
