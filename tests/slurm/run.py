@@ -91,24 +91,27 @@ def free_ports(n):
     return ports
 
 
-@contextmanager
-def cluster(place):
-    """munged, slurmctld and slurmd, all of whose files are in `place`; stopped again whatever happens."""
-    host = socket.gethostname().split(".")[0]
+def configure(place, host):
+    """The key and the configuration of the cluster, and how its daemons are started."""
     (place / "munge.key").write_bytes(os.urandom(128))
     (place / "munge.key").chmod(0o400)
     (place / "slurm.conf").write_text(CONFIG.format(host=host, ports=free_ports(2), place=place))
-    os.environ["SLURM_CONF"] = str(place / "slurm.conf")
     (place / "bin").mkdir()  # the plugin hides SLURM_CONF from the srun within a job, hence one that knows it
     (place / "bin/srun").write_text(f'#!/bin/sh\nSLURM_CONF={place}/slurm.conf exec {shutil.which("srun")} "$@"\n')
     (place / "bin/srun").chmod(0o755)
-    os.environ["PATH"] = f"{place}/bin:{os.environ['PATH']}"
+    os.environ |= {"SLURM_CONF": f"{place}/slurm.conf", "PATH": f"{place}/bin:{os.environ['PATH']}"}
     munge = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munge.pid", "seed-file": "munge.seed"}
-    daemons = [
+    return [
         ["munged", "--foreground", *(f"--{option}={place / name}" for option, name in munge.items())],
         ["slurmctld", "-D"],
         ["slurmd", "-D", "-N", host],
     ]
+
+
+@contextmanager
+def cluster(place):
+    """munged, slurmctld and slurmd, all of whose files are in `place`; stopped again whatever happens."""
+    daemons = configure(place, socket.gethostname().split(".")[0])
     started = []
     try:
         for command in daemons:
@@ -119,10 +122,13 @@ def cluster(place):
         until(lambda: slurm("sinfo", "-h", "-o", "%T") == ["idle"], f"the node is idle (logs in {place})", 1)
         yield
     finally:
-        slurm("scancel", "--user=root", "--full", "--signal=KILL")
-        for daemon in reversed(started):
-            daemon.terminate()
-            daemon.wait(30)
+        try:
+            slurm("scancel", "--user=root")
+            until(lambda: not slurm("squeue", "-h"), "all jobs stop", 1)
+        finally:
+            for daemon in reversed(started):
+                daemon.terminate()
+                daemon.wait(30)
 
 
 def copy_of_the_project(place):
