@@ -1,4 +1,4 @@
-"""The grid through a real SLURM: `make test-slurm`, as root on Debian or Ubuntu, in some eight minutes.
+"""The grid through a real SLURM: `make test-slurm`, as root on Debian or Ubuntu, in some ten minutes.
 
 A cluster of one node comes up in a folder of its own. Four runs of `tiny` go through profiles/slurm as two jobs of two.
 The first job that has a checkpoint is cancelled (Snakemake sends it again), the second is put back into the queue
