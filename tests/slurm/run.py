@@ -5,6 +5,7 @@ The first job that has a checkpoint is cancelled (Snakemake sends it again), the
 (SLURM starts it again). Both must go on at their epoch, and all runs end with the bits of runs without SLURM.
 """
 
+import io
 import json
 import os
 import shutil
@@ -21,6 +22,8 @@ import pandas as pd
 import torch
 
 from cirl.config import Run
+from cirl.files import read_checked
+from cirl.runs import STATES
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = [Run("tiny", target, "deepall").id for target in ("plain", "photo", "street", "print")]
@@ -147,10 +150,10 @@ def snakemake(project, *options):
 
 
 def halfway(project):
-    """How many epochs the checkpoint of each unfinished run holds."""
-    files = {run: project / "data/runs" / run / "last.pt" for run in RUNS}
-    states = {run: torch.load(file, weights_only=True) for run, file in files.items() if file.exists()}
-    return {run: len(state["history"]) for run, state in states.items()}
+    """How many epochs the newest whole state of each unfinished run holds."""
+    states = {run: [read_checked(project / "data/runs" / run / name) for name in STATES] for run in RUNS}
+    newest = {run: kept[0] or kept[1] for run, kept in states.items() if any(kept)}
+    return {run: len(torch.load(io.BytesIO(kept), weights_only=True)["history"]) for run, kept in newest.items()}
 
 
 def interrupt(project, workflow, left_out, *command):
