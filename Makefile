@@ -28,6 +28,9 @@ test: $(READY) ## the whole test suite, notebooks included (minutes)
 test-fast: $(READY) ## the tests that take seconds
 	pytest -n 2 -m "not slow"
 
+test-slurm: $(READY) ## the grid through a real SLURM that comes up here; installs Debian's, needs root (minutes)
+	python tests/slurm/run.py
+
 test-faults: $(READY) ## kills, damage, full disks, two at once, untrusted files (minutes)
 	pytest -n 2 tests/test_faults.py
 
@@ -57,4 +60,4 @@ $(READY): requirements.txt pyproject.toml
 help: ## this list
 	@grep -hE '^[a-z -]+:.*##' Makefile | sed -E 's/^([a-z -]+):.*## (.*)/make \1|\2/' | column -t -s '|'
 
-.PHONY: all digits lite paper methods render test test-fast test-faults soak lab lint hooks setup help
+.PHONY: all digits lite paper methods render test test-fast test-slurm test-faults soak lab lint hooks setup help

@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from snakemake.exceptions import WorkflowError
 
-from cirl import grid
+from cirl import cluster, grid
 from cirl.errors import UserError
 from cirl.files import training_digest
 
@@ -36,6 +36,10 @@ def metrics(runs):
 def parameters(wildcards):
     fields = asdict(RUNS[wildcards.id]).items()
     return " ".join(f"-p {name} {shlex.quote(str(value))}" for name, value in fields)
+
+
+def asked(resource):
+    return lambda wildcards: cluster.resources(RUNS[wildcards.id])[resource]
 
 
 done = sum(os.path.exists(file) for file in metrics(RUNS.values()))
@@ -61,6 +65,12 @@ rule train:
         fields=parameters,
         code=training_digest(),
     threads: 1
+    resources:  # of a cluster (profiles/slurm)
+        gpu=asked("gpu"),
+        mem_mb=asked("mem_mb"),
+        runtime=asked("runtime"),
+    group:
+        lambda wildcards: cluster.group(RUNS[wildcards["id"]])
     shell:
         "papermill {input} {log.notebook} --no-progress-bar -p threads {threads} {params.fields} " + QUIETLY
 
