@@ -8,6 +8,7 @@ from itertools import product
 
 from cirl.config import Run, settings
 from cirl.errors import refuse
+from cirl.recipe import parse_recipe
 from cirl.studies import study
 
 Rows = dict[str, list[Run]]
@@ -31,6 +32,11 @@ VARIANTS = {  # Table 5
     "Variant 4": dict(cint=False, cfac=True, advm=True),
     "CIRL": {},
 }
+SWITCHES = {  # of the audit of the recipes: choice -> its values in the paper's equations and in the released code
+    **{"loss": ("frobenius", "released"), "draws": ("independent", "recursive"), "cross_entropy": ("sum", "mean")},
+    **{"ramp": (0, 5), "warmup": (0, 6), "head_lr": (1, 10)},
+}
+AUDITS = ("true_intervention", "recipe", "selection", "importance", "independence")
 
 
 def runs_of(name: str, base: dict, targets: tuple[str, ...] | None, **changes) -> list[Run]:
@@ -139,6 +145,48 @@ def figure5cd(name: str, large: bool = False) -> Rows:
     return {
         f"tau = {tau}, kappa = {kappa}": runs_of(name, base, (this.task,), tau=tau, kappa=kappa) for tau, kappa in grid
     }
+
+
+def audit_true_intervention(name: str) -> Rows:
+    """Where the factors are known: the main methods and the variants of Table 5, no run of its own."""
+    if name != "tiny":
+        return {}
+    this = study(name)
+    rows = {LABELS[method]: runs_of(name, this.small, this.targets, method=method) for method in this.methods}
+    rows["CIRL (paper's equations)"] = runs_of(name, this.small, this.targets, recipe="paper")
+    return rows | {row: runs for row, runs in table5(name).items() if row.startswith("Variant")}
+
+
+def audit_recipe(name: str) -> Rows:
+    """The two recipes, and one choice of each changed to the other's; further seeds are extras."""
+    this, rows = study(name), {}
+    ends = {"released": Run(**this.small, target=this.task).recipe, "paper": "paper"}
+    for end, base in ends.items():
+        rows[f"{end}: as it is"] = [base]
+        for choice, values in SWITCHES.items():
+            now = getattr(parse_recipe(base), choice)
+            other = next(value for value in values if value != now)
+            rows[f"{end}: {choice}={other}"] = [f"{base}+{choice}={other}"]
+    seeds = dict.fromkeys((*this.seeds, *this.more_seeds))
+    return {
+        row: [Run(**{**this.small, "recipe": recipe}, target=this.task, seed=seed) for seed in seeds]
+        for row, (recipe,) in rows.items()
+    }
+
+
+def audit_selection(name: str) -> Rows:
+    """Every method and target that a study has in its main table, no run of its own."""
+    this = study(name)
+    number = next(number for number, base in this.tables.items() if base == this.small)
+    return {**methods(name), **table_results(name, number)}
+
+
+def audit_independence(name: str) -> Rows:
+    """The runs of Figure 5a, and those of the paper's equations where the study has them."""
+    this = study(name)
+    rows = table_results(name, next(number for number, base in this.tables.items() if base == this.small))
+    extra = {row: [run for run in runs if run.target == this.task] for row, runs in rows.items() if "equations" in row}
+    return figure5ab(name) | extra
 
 
 ITEMS = {
