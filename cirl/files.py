@@ -10,7 +10,7 @@ from cirl.errors import UserError
 
 NOT_TRAINING = {  # modules that no training run depends on
     *("grid", "studies", "results", "report", "schematics", "page"),
-    *("files", "errors", "paths", "datasets", "fetch", "bench", "audits"),
+    *("files", "errors", "paths", "datasets", "fetch", "bench", "audits", "properties"),
 }
 
 
