@@ -33,13 +33,6 @@ def with_weights(rows: dict[str, list[Run]]) -> tuple[pd.DataFrame, list[tuple[s
 
 
 @torch.inference_mode()
-def features(method: Method, images: np.ndarray) -> np.ndarray:
-    """r of images (n, H, W, 3) uint8, as float64."""
-    x = torch.from_numpy(images).permute(0, 3, 1, 2)
-    return torch.cat([method.features(part.float() / 255) for part in x.split(128)]).double().numpy()
-
-
-@torch.inference_mode()
 def views(method: Method, data: Loaders) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """r_o, r_a and labels of the source-validation set, with the interventions of `metrics.evaluate`."""
     r_o, r_a, y = [], [], []

@@ -20,6 +20,7 @@ COLORS = {  # fixed, colour-blind safe (Okabe and Ito); methods that no curve sh
     **{"DeepAll": "#777777", "Mix": "#009E73", "FACT": "#0072B2", "MatchDG": "#CC79A7", "CIRL": "#D55E00"},
     **{"others": "#56B4E9", "paper": "#BBBBBB"},
 }
+FINDING = "What we found: "
 PARTS = {"plain": "photo", "photo": "art_painting", "street": "sketch", "print": "cartoon"}  # of tiny for PACS
 _ALL_DOMAINS = {domain for known in SETTINGS.values() for domain in known.domains}
 
@@ -126,10 +127,12 @@ def save(
     numbers: pd.DataFrame | None = None,
     runs: pd.DataFrame | None = None,
     claims: dict[str, bool | None] | None = None,
+    finding: str | None = None,
 ) -> str:
     """Write an item into `figures/<study>/`: a figure as png and pdf, a table as md, the numbers as csv.
 
-    The md of either carries caption, study, coverage and the paper's claims, ticked or crossed; it is returned."""
+    The md of either carries caption, study, coverage and the claims, ticked or crossed; it is returned. The finding of
+    an audit, one line, is what the README quotes (`page.findings`)."""
     label, place = studies.study(study).label, paths.FIGURES / study
     if isinstance(content, Figure):
         stamp = f"study {study}" if runs is None else f"study {study}: {label}".replace("`", "")
@@ -146,6 +149,7 @@ def save(
         digests = runs["data_digest"].unique() if "data_digest" in runs else []
         parts[-1] += " ".join(["", f"{coverage(runs)}.", *(NOTES[digest] for digest in digests if digest in NOTES)])
     parts += [content] if isinstance(content, str) else []
+    parts += [FINDING + finding] if finding else []
     marks = {True: "✓", False: "✗", None: "–"}
     parts += ["\n".join(f"- {marks[holds]} {claim}" for claim, holds in claims.items())] if claims else []
     if runs is not None and runs.attrs["missing"]:

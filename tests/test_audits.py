@@ -223,7 +223,7 @@ def test_the_views_are_those_of_the_records():
     assert len(y) == len(data.parts["source_val"])
     x = data.table.images[data.parts["target"][:5]]
     seen = method.features(torch.from_numpy(x).permute(0, 3, 1, 2) / 255).detach().numpy()
-    np.testing.assert_allclose(audits.features(method, x), seen, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(properties.features(method, x), seen, rtol=1e-4, atol=1e-5)
 
 
 def test_a_run_without_weights_is_missing(workspace):
