@@ -8,7 +8,8 @@ W, b        weights and bias of the classifier h1, (classes, N) and (classes,)
 Those of the true intervention, which is possible on `tiny` alone, are in `properties`.
 """
 
-from itertools import combinations
+from collections.abc import Iterable
+from itertools import combinations, product
 
 import numpy as np
 import pandas as pd
@@ -33,12 +34,12 @@ def with_weights(rows: dict[str, list[Run]]) -> tuple[pd.DataFrame, list[tuple[s
 
 
 @torch.inference_mode()
-def views(method: Method, data: Loaders) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """r_o, r_a and labels of the source-validation set, with the interventions of `metrics.evaluate`."""
+def views(method: Method, data: Loaders, part: str = "source_val") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """r_o, r_a and labels of source validation (or the target), with the interventions of `metrics.evaluate`."""
     r_o, r_a, y = [], [], []
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        for x, labels, d in data.evaluation("source_val"):
+        for x, labels, d in data.evaluation(part):
             lam = fourier.sample_lam(len(x), method.run.eta, x.device)
             x_a = fourier.intervene_among(x, fourier.partners(d, method.run.sampling), lam)
             for kept, new in ((r_o, method.features(x)), (r_a, method.features(x_a)), (y, labels)):
@@ -61,7 +62,7 @@ def mask_follows_logits(method: Method, r: np.ndarray, masks: int = 20, images: 
         torch.manual_seed(0)
         mask = torch.stack([method.masker(r) for _ in range(masks)]).mean(0)
     pairs = zip(method.masker.log_z(r).numpy(), mask.numpy(), strict=True)
-    return float(np.mean([spearmanr(*pair).statistic for pair in pairs]))
+    return float(pd.Series([rank_correlation(*pair) for pair in pairs]).mean())
 
 
 def best_diagonal(N: int, B: int, weight: float) -> float:
@@ -92,6 +93,14 @@ def found_diagonal(N: int, B: int, loss: str, steps: int = 1000, seed: int = 0) 
         optimizer.step()
         schedule.step()
     return losses.invariance(losses.correlation_matrix(*views)).item()
+
+
+def optima(N: int, sizes: Iterable[int], forms: Iterable[str], steps: int = 500) -> pd.DataFrame:
+    """The best mean diagonal for batches of several sizes under forms of L_Fac, by the rank argument and as found."""
+    cells = list(product(forms, sizes))
+    theory = [best_diagonal(N, B, off_diagonal_weight(form, N)) for form, B in cells]
+    found = [found_diagonal(N, B, form, steps) for form, B in cells]
+    return pd.DataFrame(cells, columns=["loss", "B"]).assign(theory=theory, found=found)
 
 
 # selection

@@ -22,6 +22,7 @@ from sklearn.tree import DecisionTreeClassifier
 from cirl import fourier, tiny
 from cirl.methods.base import Method
 
+MEASURES = ("do_U", "unseen", "mix", "live", "domain", "digit", "inferior half", "one dimension", "linear", "distance")
 DEAD = 1e-6  # standard deviation under which a dimension counts as constant
 
 
@@ -55,7 +56,7 @@ def measure(method: Method, images: np.ndarray, digits: np.ndarray, target: int)
         "domain": probe(r, domain, shape),
         "digit": probe(r, digit, shape),
         "inferior half": probe(r[:, half], digit, shape),
-        "one dimension": single_dimensions(r, digit, shape).mean(),
+        "one dimension": pd.Series(single_dimensions(r, digit, shape)).mean(),
         "linear": linear_dependence(r),
         "distance": distance_dependence(r),
         "ranks": each["mix"].corr(each["do_U"], method="spearman"),
@@ -104,10 +105,14 @@ def single_dimensions(r: np.ndarray, y: np.ndarray, groups: np.ndarray, folds: i
     return 100 * right[:, live(r)].mean(0)
 
 
+def strength(r: np.ndarray, W: np.ndarray) -> np.ndarray:
+    """How much of the logits goes through each dimension: the norm of its weights times its deviation, (N,)."""
+    return np.linalg.norm(W, axis=0) * r.std(0)
+
+
 def inferior_half(r: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """The half of the dimensions through which h1 says least: the norm of their weights times their deviation."""
-    strength = np.linalg.norm(W, axis=0) * r.std(0)
-    return np.sort(np.argsort(strength, kind="stable")[: len(strength) // 2])
+    """The half of the dimensions through which h1 says least."""
+    return np.sort(np.argsort(strength(r, W), kind="stable")[: r.shape[1] // 2])
 
 
 def live(r: np.ndarray) -> np.ndarray:
@@ -117,7 +122,7 @@ def live(r: np.ndarray) -> np.ndarray:
 
 def linear_dependence(r: np.ndarray) -> float:
     """Mean |correlation| of two different live dimensions."""
-    return _mean_off_diagonal(np.abs(np.corrcoef(r[:, live(r)].T)))
+    return float("nan") if len(live(r)) < 2 else _mean_off_diagonal(np.abs(np.corrcoef(r[:, live(r)].T)))
 
 
 def distance_dependence(r: np.ndarray, sample: int = 300, seed: int = 0) -> float:
@@ -126,6 +131,8 @@ def distance_dependence(r: np.ndarray, sample: int = 300, seed: int = 0) -> floa
     It feels any dependence, linear or not; unbiased (Szekely and Rizzo 2014): independence gives 0 on average."""
     rows = np.random.default_rng(seed).permutation(len(r))[:sample]
     r = r[rows]
+    if len(live(r)) < 2:
+        return float("nan")
     centred = np.array([_u_centred(np.abs(column[:, None] - column)).ravel() for column in r[:, live(r)].T])
     covariance = centred @ centred.T
     scale = np.sqrt(covariance.diagonal())
@@ -142,4 +149,4 @@ def _u_centred(distances):
 
 def _mean_off_diagonal(matrix):
     n = len(matrix)
-    return float((matrix.sum() - np.trace(matrix)) / (n * (n - 1))) if n > 1 else float("nan")
+    return float((matrix.sum() - np.trace(matrix)) / (n * (n - 1)))

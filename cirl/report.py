@@ -1,11 +1,13 @@
 """How results are shown: one style, one colour per method, every item saved with its numbers, caption and study."""
 
 import io
+import re
 
 import matplotlib
 import matplotlib.style
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.special import stdtrit
 
@@ -42,12 +44,30 @@ def style() -> None:
     )
 
 
+def color(row: str) -> str:
+    """The colour of the method that a row is of; variants and recipes are CIRL's."""
+    return COLORS.get(re.split(r"[,:(]", row)[0].strip(), COLORS["CIRL"])
+
+
+def dots(ax: Axes, table: pd.DataFrame, marks: str = "oD^sv") -> None:
+    """A line per row, a mark per column, in the colour of the row's method; where there is none it says so."""
+    for column, mark in zip(table, marks, strict=False):
+        look = dict(marker=mark, s=36, zorder=3, edgecolors="white", linewidths=0.5)
+        ax.scatter(table[column].astype(float), range(len(table)), c=[color(row) for row in table.index], **look)
+        ax.scatter([], [], c="#444444", label=column, **look)
+    for place in np.flatnonzero(table.isna().all(axis=1)):
+        ax.text(0.03, place, "missing", transform=ax.get_yaxis_transform(), fontsize=8, va="center", color="#888888")
+    ax.set_yticks(range(len(table)), table.index)
+    ax.set_ylim(len(table) - 0.5, -0.5)
+    ax.grid(axis="y", color="#eeeeee")
+
+
 def title(stem: str) -> str:
     """`table02` is Table 2, `figure5a` Figure 5a; others are called by their own words."""
     for kind in ("table", "figure"):
         if stem.startswith(kind) and stem.removeprefix(kind)[:1].isdigit():
             return f"{kind.capitalize()} {stem.removeprefix(kind).lstrip('0')}"
-    return stem.replace("_", " ").capitalize()
+    return stem.replace("audit_", "audit: ").replace("_", " ").capitalize()
 
 
 def paper_table(number: int) -> pd.DataFrame:
