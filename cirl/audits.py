@@ -149,6 +149,8 @@ def degrees(r_o: np.ndarray, r_a: np.ndarray) -> dict[str, float]:
 
     A squared correlation of B images is too large on average, by 1 / (B - 1) for independent dimensions."""
     kept = np.intersect1d(live(r_o), live(r_a))
+    if len(kept) < 2:
+        return {"live": len(kept), "degree": 0.0, "floor": 0.0, "debiased": float("nan")}
     C = losses.correlation_matrix(*(torch.from_numpy(r[:, kept]) for r in (r_o, r_a)))
     B, N = len(r_o), len(kept)
     squares = squared_correlation(C.numpy() ** 2, B)

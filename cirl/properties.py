@@ -5,7 +5,7 @@ R       representations of the same shapes under every domain's style, (shapes, 
 r, y    representations, (n, N), and what is to be read from them, (n,)
 W       weights of the classifier h1, (classes, N)
 
-A dimension that never changes ("dead") has no correlation: it is left out, or its own value is nan.
+A dimension that does not change ("dead") has no correlation: it is left out, or its own value is nan.
 """
 
 from itertools import permutations
@@ -19,11 +19,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
-from cirl import fourier, tiny
+from cirl import fourier, losses, tiny
 from cirl.methods.base import Method
 
 MEASURES = ("do_U", "unseen", "mix", "live", "domain", "digit", "inferior half", "one dimension", "linear", "distance")
-DEAD = 1e-6  # standard deviation under which a dimension counts as constant
+DEAD = losses.EPSILON**0.5  # standard deviation under which the epsilon of Eq. 15 outweighs a dimension's variance
 
 
 def restyled(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections.abc import Container
 
 import matplotlib
 import matplotlib.style
@@ -46,17 +47,22 @@ def style() -> None:
 
 def color(row: str) -> str:
     """The colour of the method that a row is of; variants and recipes are CIRL's."""
-    return COLORS.get(re.split(r"[,:(]", row)[0].strip(), COLORS["CIRL"])
+    name = re.split(r"[,(]", row)[0].strip()
+    own = "CIRL" if name.startswith(("Variant", "released:", "paper:")) else "others"
+    return COLORS.get(name, COLORS[own])
 
 
-def dots(ax: Axes, table: pd.DataFrame, marks: str = "oD^sv") -> None:
-    """A line per row, a mark per column, in the colour of the row's method; where there is none it says so."""
+def dots(ax: Axes, table: pd.DataFrame, marks: str = "oD^sv", measured: Container[str] = ()) -> None:
+    """A line per row, a mark per column, in the colour of the row's method.
+
+    A row without numbers is said to be missing, or undefined where it was measured."""
     for column, mark in zip(table, marks, strict=False):
         look = dict(marker=mark, s=36, zorder=3, edgecolors="white", linewidths=0.5)
         ax.scatter(table[column].astype(float), range(len(table)), c=[color(row) for row in table.index], **look)
         ax.scatter([], [], c="#444444", label=column, **look)
     for place in np.flatnonzero(table.isna().all(axis=1)):
-        ax.text(0.03, place, "missing", transform=ax.get_yaxis_transform(), fontsize=8, va="center", color="#888888")
+        word = "undefined" if table.index[place] in measured else "missing"
+        ax.text(0.03, place, word, transform=ax.get_yaxis_transform(), fontsize=8, va="center", color="#888888")
     ax.set_yticks(range(len(table)), table.index)
     ax.set_ylim(len(table) - 0.5, -0.5)
     ax.grid(axis="y", color="#eeeeee")
@@ -169,7 +175,7 @@ def save(
         digests = runs["data_digest"].unique() if "data_digest" in runs else []
         parts[-1] += " ".join(["", f"{coverage(runs)}.", *(NOTES[digest] for digest in digests if digest in NOTES)])
     parts += [content] if isinstance(content, str) else []
-    parts += [FINDING + finding] if finding else []
+    parts += [FINDING + re.sub(r"\bnan\b", "–", finding)] if finding else []
     marks = {True: "✓", False: "✗", None: "–"}
     parts += ["\n".join(f"- {marks[holds]} {claim}" for claim, holds in claims.items())] if claims else []
     if runs is not None and runs.attrs["missing"]:
