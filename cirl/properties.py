@@ -135,8 +135,9 @@ def distance_dependence(r: np.ndarray, sample: int = 300, seed: int = 0) -> floa
         return float("nan")
     centred = np.array([_u_centred(np.abs(column[:, None] - column)).ravel() for column in r[:, live(r)].T])
     covariance = centred @ centred.T
-    scale = np.sqrt(covariance.diagonal())
-    return _mean_off_diagonal(covariance / np.outer(scale, scale))
+    kept = np.flatnonzero(covariance.diagonal() > 1e-12 * covariance.diagonal().max())  # not where one image stands out
+    scale = np.sqrt(covariance.diagonal()[kept])
+    return _mean_off_diagonal(covariance[np.ix_(kept, kept)] / np.outer(scale, scale))
 
 
 def _u_centred(distances):

@@ -112,6 +112,14 @@ def test_a_square_is_found_by_distances_and_not_by_correlation(rng):
     assert properties.distance_dependence(r) > 0.15
 
 
+def test_a_dimension_in_which_one_image_stands_out_is_left_out_of_the_distances(rng):
+    r = rng.normal(size=(300, 5))
+    r[:, 4] = 0
+    alone = r.copy()
+    alone[7, 4] = 3.0
+    assert properties.distance_dependence(alone) == pytest.approx(properties.distance_dependence(r))
+
+
 def test_every_validation_shape_is_seen_under_every_domain():
     images, digits = properties.restyled()
     assert images.shape == (360, 4, 32, 32, 3) and np.bincount(digits).tolist() == [36] * 10
