@@ -16,7 +16,7 @@ all: $(READY) ## set up, then every figure and table of the paper from the embed
 digits lite paper: $(READY) ## the same on Digits-DG, on PACS at a CPU's size, or everything as published
 	snakemake --config study=$@ $(QUIET)
 
-methods: $(READY) ## every comparison method on the embedded data: figures/tiny/methods
+methods: $(READY) ## every comparison method on the embedded data, and more seeds for the audit of the recipes
 	snakemake --config study=tiny extras=yes $(QUIET)
 
 render: $(READY) ## draw a study's items from the collected results, training nothing: make render STUDY=paper

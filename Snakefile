@@ -93,6 +93,7 @@ for notebook, items in NOTEBOOKS.items():
         input:
             notebook=f"notebooks/{notebook}.ipynb",
             looks="cirl/report.py",
+            measures=["cirl/audits.py", "cirl/properties.py"] if notebook in grid.AUDITS else [],
             runs=metrics(run for item in items for run in grid.expected(item, STUDY) if run.id in RUNS),
         output:
             [f"{FIGURES}/{item}.{kind}" for item in items for kind in grid.kinds(item)],

@@ -10,7 +10,7 @@ from cirl.errors import UserError, reason
 
 NOT_TRAINING = {  # modules that no training run depends on
     *("grid", "studies", "results", "report", "schematics", "page"),
-    *("files", "errors", "paths", "lock", "datasets", "fetch", "bench", "cluster"),
+    *("files", "errors", "paths", "lock", "datasets", "fetch", "bench", "cluster", "audits", "properties"),
 }
 
 

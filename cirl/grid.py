@@ -8,21 +8,15 @@ from itertools import product
 
 from cirl.config import Run, settings
 from cirl.errors import refuse
+from cirl.recipe import parse_recipe
 from cirl.studies import study
 
 Rows = dict[str, list[Run]]
 LABELS = {
     **{"deepall": "DeepAll", "mix": "Mix", "cirl": "CIRL", "fact": "FACT", "matchdg": "MatchDG", "coral": "CORAL"},
-    **{
-        "mmd": "MMD",
-        "mixup": "Mixup",
-        "groupdro": "GroupDRO",
-        "mtl": "MTL",
-        "csd": "CSD",
-        "ccsa": "CCSA",
-        "rsc": "RSC",
-    },
-    **{"crossgrad": "CrossGrad", "jigen": "JiGen", "sagnet": "SagNet", "mldg": "MLDG", "mixstyle": "MixStyle"},
+    **{"mmd": "MMD", "mixup": "Mixup", "groupdro": "GroupDRO", "mtl": "MTL", "csd": "CSD", "ccsa": "CCSA"},
+    **{"rsc": "RSC", "crossgrad": "CrossGrad", "jigen": "JiGen", "sagnet": "SagNet", "mldg": "MLDG"},
+    "mixstyle": "MixStyle",
 }
 VARIANTS = {  # Table 5
     "Variant 1": dict(cint=True, cfac=False, advm=False),
@@ -30,6 +24,10 @@ VARIANTS = {  # Table 5
     "Variant 3": dict(cint=True, cfac=True, advm=False),
     "Variant 4": dict(cint=False, cfac=True, advm=True),
     "CIRL": {},
+}
+SWITCHES = {  # of the audit of the recipes: choice -> its values in the paper's equations and in the released code
+    **{"loss": ("frobenius", "released"), "draws": ("independent", "recursive"), "cross_entropy": ("sum", "mean")},
+    **{"ramp": (0, 5), "warmup": (0, 6), "head_lr": (1, 10)},
 }
 
 
@@ -141,12 +139,51 @@ def figure5cd(name: str, large: bool = False) -> Rows:
     }
 
 
+def audit_true_intervention(name: str) -> Rows:
+    """Where the factors are known: the main methods and the variants of Table 5, no run of its own."""
+    if name != "tiny":
+        return {}
+    this = study(name)
+    rows = {LABELS[method]: runs_of(name, this.small, this.targets, method=method) for method in this.methods}
+    rows["CIRL (paper's equations)"] = runs_of(name, this.small, this.targets, recipe="paper")
+    return rows | {row: runs for row, runs in table5(name).items() if row.startswith("Variant")}
+
+
+def audit_recipe(name: str) -> Rows:
+    """The two recipes, and each with one choice changed to the other's; further seeds are extras."""
+    this, recipes = study(name), {}
+    for end, base in {"released": Run(**this.small, target=this.task).recipe, "paper": "paper"}.items():
+        recipes[f"{end}: as it is"] = base
+        for choice, values in SWITCHES.items():
+            other = next(value for value in values if value != getattr(parse_recipe(base), choice))
+            recipes[f"{end}: {choice}={other}"] = f"{base}+{choice}={other}"
+    seeds = dict.fromkeys((*this.seeds, *this.more_seeds))
+    fields = {row: {**this.small, "target": this.task, "recipe": recipe} for row, recipe in recipes.items()}
+    return {row: [Run(**each, seed=seed) for seed in seeds] for row, each in fields.items()}
+
+
+def audit_selection(name: str) -> Rows:
+    """Every method and target of a study's main table, no run of its own."""
+    this = study(name)
+    number = next(number for number, base in this.tables.items() if base == this.small)
+    return methods(name) | table_results(name, number)
+
+
+def audit_independence(name: str) -> Rows:
+    """The runs of Figure 5a, and those of the paper's equations where the study has them."""
+    task = study(name).task
+    rows = {row: [run for run in runs if run.target == task] for row, runs in audit_selection(name).items()}
+    return figure5ab(name) | {row: runs for row, runs in rows.items() if "equations" in row}
+
+
 ITEMS = {
     **{f"table{n:02d}": (lambda name, n=n: table_results(name, n)) for n in (1, 2, 3, 4, 10, 11, 12, 13, 14)},
     **{"table05": table5, "table06": table6, "table07": table7, "table08": table8, "table09": table9},
     **{"figure3": figure3, "figure4": figure4_figure6, "figure6": figure4_figure6},
     **{"figure5a": figure5ab, "figure5b": lambda name: figure5ab(name, large=True)},
     "methods": methods,
+    **{"audit_true_intervention": audit_true_intervention, "audit_recipe": audit_recipe},
+    **{"audit_selection": audit_selection, "audit_importance": table6, "audit_independence": audit_independence},
     **{"figure5c": figure5cd, "figure5d": lambda name: figure5cd(name, large=True)},
 }
 
@@ -164,10 +201,11 @@ def expected(item: str, name: str) -> list[Run]:
 def all_runs(name: str, with_extras: bool = False) -> list[Run]:
     """Every run of a study, each once, in the order of the paper; the extras only where they are asked for."""
     items = [item for item in sorted(ITEMS) if with_extras or item not in EXTRAS]
-    return list(dict.fromkeys(run for item in items for run in expected(item, name)))
+    runs = dict.fromkeys(run for item in items for run in expected(item, name))
+    return [run for run in runs if with_extras or run.seed in study(name).seeds]
 
 
-EXTRAS = ("methods",)  # drawn from the runs that are there; trained by `make methods`
+EXTRAS = ("methods", "audit_selection")  # drawn from the runs that are there; trained by `make methods`
 NOTEBOOKS = {  # which notebook owns which items
     "00_tour": ("tour_intervention", "tour_fourier", "tour_correlation", "tour_masks"),
     "figure1_figure2_figure3_schematics": ("figure1", "figure2", "figure3"),
@@ -180,15 +218,22 @@ NOTEBOOKS = {  # which notebook owns which items
     "table7_table8_dimension": ("table07", "table08"),
     "table9_sampling": ("table09",),
     "table_methods": ("methods",),
+    "audit_true_intervention": ("audit_true_intervention",),
+    "audit_recipe": ("audit_recipe", "audit_rank"),
+    "audit_selection": ("audit_selection",),
+    "audit_importance": ("audit_importance",),
+    "audit_independence": ("audit_independence",),
 }
+AUDITS = tuple(notebook for notebook in NOTEBOOKS if notebook.startswith("audit"))
+NEED_WEIGHTS = {"figure4_figure6_gradcam", *AUDITS} - {"audit_selection"}
 
 
 def notebooks(name: str, weights: bool = True) -> dict[str, tuple[str, ...]]:
     """The notebooks of a study with those of their items that it has.
 
-    Without weights there is no Grad-CAM, and the tour, which trains, is left as it is."""
+    Without weights there is no Grad-CAM and no look inside, and the tour, which trains, is left as it is."""
     left_out = set() if name == "tiny" and weights else {"00_tour"}
-    left_out |= set() if weights else {"figure4_figure6_gradcam"}
+    left_out |= set() if weights else NEED_WEIGHTS
     kept = {
         notebook: tuple(item for item in items if item not in ITEMS or ITEMS[item](name))
         for notebook, items in NOTEBOOKS.items()
@@ -200,4 +245,5 @@ def kinds(item: str) -> tuple[str, ...]:
     """The files of an item in `figures/<study>/`."""
     if item.startswith("table"):
         return ("md", "csv")
-    return ("md", "png", "pdf", "csv") if item in ITEMS and item != "figure3" else ("md", "png", "pdf")
+    has_numbers = item.startswith("audit") or (item in ITEMS and item != "figure3")
+    return ("md", "png", "pdf", "csv") if has_numbers else ("md", "png", "pdf")

@@ -24,6 +24,7 @@ th, td { padding: .25rem .6rem; border-bottom: 1px solid #eee; text-align: left;
 ul { padding-left: 0; list-style: none; }
 code { background: #f4f4f4; padding: 0 .2rem; overflow-wrap: anywhere; }
 """
+MARKS = "<!-- findings: written by the notebook `report` -->", "<!-- end of findings -->"
 
 
 def page(study: str) -> str:
@@ -41,10 +42,28 @@ def page(study: str) -> str:
     )
 
 
+def findings(study: str) -> str:
+    """One line per audit that has been rendered: its finding, as its own md says it."""
+    lines = []
+    for item in (item for notebook in grid.AUDITS for item in grid.NOTEBOOKS[notebook]):
+        file = paths.FIGURES / study / f"{item}.md"
+        said = file.read_text().splitlines() if file.exists() else []
+        finding = next((line.removeprefix(report.FINDING) for line in said if line.startswith(report.FINDING)), None)
+        lines += [f"- [{report.title(item)}](figures/{study}/{item}.md): {finding}"] if finding else []
+    return "\n".join(lines)
+
+
+def with_findings(text: str, study: str) -> str:
+    """The README with what the audits of a study found, between its two marks."""
+    before, _, rest = text.partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    return f"{before}{MARKS[0]}\n{findings(study)}\n{MARKS[1]}{after}" if after else text
+
+
 def _order(item):
-    """Figures, tables, then the rest, each by number."""
-    kind = 0 if item.startswith("figure") else 1 if item.startswith("table") else 2
-    return kind, item
+    """Figures and tables of the paper, each by number, then the audits, then the rest."""
+    kinds = ("figure", "table", "audit")
+    return next((place for place, kind in enumerate(kinds) if item.startswith(kind)), len(kinds)), item
 
 
 def _section(item, study):

@@ -1,11 +1,14 @@
 """How results are shown: one style, one colour per method, every item saved with its numbers, caption and study."""
 
 import io
+import re
+from collections.abc import Container
 
 import matplotlib
 import matplotlib.style
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.special import stdtrit
 
@@ -20,6 +23,7 @@ COLORS = {  # fixed, colour-blind safe (Okabe and Ito); methods that no curve sh
     **{"DeepAll": "#777777", "Mix": "#009E73", "FACT": "#0072B2", "MatchDG": "#CC79A7", "CIRL": "#D55E00"},
     **{"others": "#56B4E9", "paper": "#BBBBBB"},
 }
+FINDING = "What we found: "
 PARTS = {"plain": "photo", "photo": "art_painting", "street": "sketch", "print": "cartoon"}  # of tiny for PACS
 _ALL_DOMAINS = {domain for known in SETTINGS.values() for domain in known.domains}
 
@@ -41,12 +45,35 @@ def style() -> None:
     )
 
 
+def color(row: str) -> str:
+    """The colour of the method that a row is of; variants and recipes are CIRL's."""
+    name = re.split(r"[,(]", row)[0].strip()
+    own = "CIRL" if name.startswith(("Variant", "released:", "paper:")) else "others"
+    return COLORS.get(name, COLORS[own])
+
+
+def dots(ax: Axes, table: pd.DataFrame, marks: str = "oD^sv", measured: Container[str] = ()) -> None:
+    """A line per row, a mark per column, in the colour of the row's method.
+
+    A row without numbers is said to be missing, or undefined where it was measured."""
+    for column, mark in zip(table, marks, strict=False):
+        look = dict(marker=mark, s=36, zorder=3, edgecolors="white", linewidths=0.5)
+        ax.scatter(table[column].astype(float), range(len(table)), c=[color(row) for row in table.index], **look)
+        ax.scatter([], [], c="#444444", label=column, **look)
+    for place in np.flatnonzero(table.isna().all(axis=1)):
+        word = "undefined" if table.index[place] in measured else "missing"
+        ax.text(0.03, place, word, transform=ax.get_yaxis_transform(), fontsize=8, va="center", color="#888888")
+    ax.set_yticks(range(len(table)), table.index)
+    ax.set_ylim(len(table) - 0.5, -0.5)
+    ax.grid(axis="y", color="#eeeeee")
+
+
 def title(stem: str) -> str:
     """`table02` is Table 2, `figure5a` Figure 5a; others are called by their own words."""
     for kind in ("table", "figure"):
         if stem.startswith(kind) and stem.removeprefix(kind)[:1].isdigit():
             return f"{kind.capitalize()} {stem.removeprefix(kind).lstrip('0')}"
-    return stem.replace("_", " ").capitalize()
+    return stem.replace("audit_", "audit: ").replace("_", " ").capitalize()
 
 
 def paper_table(number: int) -> pd.DataFrame:
@@ -126,10 +153,12 @@ def save(
     numbers: pd.DataFrame | None = None,
     runs: pd.DataFrame | None = None,
     claims: dict[str, bool | None] | None = None,
+    finding: str | None = None,
 ) -> str:
     """Write an item into `figures/<study>/`: a figure as png and pdf, a table as md, the numbers as csv.
 
-    The md of either carries caption, study, coverage and the paper's claims, ticked or crossed; it is returned."""
+    The md of either carries caption, study, coverage and the claims, ticked or crossed; it is returned. The finding of
+    an audit, one line, is what the README quotes (`page.findings`)."""
     label, place = studies.study(study).label, paths.FIGURES / study
     if isinstance(content, Figure):
         stamp = f"study {study}" if runs is None else f"study {study}: {label}".replace("`", "")
@@ -146,6 +175,7 @@ def save(
         digests = runs["data_digest"].unique() if "data_digest" in runs else []
         parts[-1] += " ".join(["", f"{coverage(runs)}.", *(NOTES[digest] for digest in digests if digest in NOTES)])
     parts += [content] if isinstance(content, str) else []
+    parts += [FINDING + re.sub(r"\bnan\b", "–", finding)] if finding else []
     marks = {True: "✓", False: "✗", None: "–"}
     parts += ["\n".join(f"- {marks[holds]} {claim}" for claim, holds in claims.items())] if claims else []
     if runs is not None and runs.attrs["missing"]:

@@ -15,6 +15,7 @@ class Study:
     large: dict | None  # the part of PACS with ResNet-50 in Figures 5b and 5d
     task: str  # Sketch's part in Table 6 and Figure 5
     seeds: tuple[int, ...] = (0, 1, 2)
+    more_seeds: tuple[int, ...] = ()  # of the audit of the recipes; trained with the extras
     methods: tuple[str, ...] = ("deepall", "mix", "fact", "matchdg", "cirl")
     large_methods: tuple[str, ...] = ("deepall", "mix", "fact", "matchdg", "cirl")  # of Table 3 and Figure 5b
     rivals: dict[int, tuple[str, ...]] = field(default_factory=dict)  # more methods, table by table
@@ -47,6 +48,7 @@ STUDIES = {
         large=TINY_LARGE,
         task="street",
         seeds=(0,),
+        more_seeds=(1, 2),
         targets=("street", "print"),
         sweep_targets=("street",),
         large_targets=("street",),

@@ -3,6 +3,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import nbformat
@@ -17,13 +18,16 @@ BIN = Path(sys.executable).parent
 ITEMS = [f"figure{n}" for n in ("1", "2", "3", "4", "5a", "5b", "5c", "5d", "6")] + [
     f"table{n:02d}" for n in range(1, 15)
 ]
+AUDITS = [f"audit_{word}" for word in ("true_intervention", "recipe", "selection", "importance", "independence")]
 MAIN = {"DeepAll", "Mix", "FACT", "MatchDG", "CIRL"}
 
 
 def test_every_figure_and_table_of_the_paper_is_owned_by_exactly_one_notebook():
     owned = [item for items in grid.NOTEBOOKS.values() for item in items]
-    assert sorted(item for item in owned if not item.startswith("tour")) == sorted([*ITEMS, *grid.EXTRAS])
-    assert sorted(grid.ITEMS) == sorted({*ITEMS, *grid.EXTRAS} - {"figure1", "figure2"})
+    beyond = [*AUDITS, "audit_rank", "methods"]
+    assert sorted(item for item in owned if not item.startswith("tour")) == sorted([*ITEMS, *beyond])
+    assert sorted(grid.ITEMS) == sorted({*ITEMS, *beyond} - {"figure1", "figure2", "audit_rank"})
+    assert list(grid.AUDITS) == AUDITS
 
 
 def test_every_notebook_exists_and_saves_its_items():
@@ -55,7 +59,35 @@ def test_the_main_methods_stand_in_every_table_of_every_study():
 def test_all_methods_are_beyond_what_make_trains():
     assert len(grid.expected("methods", "tiny")) == 4 * len(METHOD_NAMES)
     left = set(grid.all_runs("tiny", with_extras=True)) - set(grid.all_runs("tiny"))
-    assert {run.method_name for run in left} == set(METHOD_NAMES) - {"deepall", "mix", "fact", "matchdg", "cirl"}
+    rivals = {run for run in left if run.seed == 0}
+    assert {run.method_name for run in rivals} == set(METHOD_NAMES) - {"deepall", "mix", "fact", "matchdg", "cirl"}
+    assert left - rivals == {run for run in grid.expected("audit_recipe", "tiny") if run.seed > 0}
+
+
+def test_the_audits_add_few_runs_and_only_for_the_recipes():
+    def own(name):
+        shared = {run for item in grid.ITEMS if not item.startswith("audit") for run in grid.expected(item, name)}
+        return [run for run in grid.all_runs(name) if run not in shared]
+
+    assert {name: len(own(name)) for name in STUDIES} == {"tiny": 11, "digits": 33, "lite": 12, "paper": 33}
+    assert all(run in grid.expected("audit_recipe", name) for name in STUDIES for run in own(name))
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_audit_of_the_recipes_changes_one_choice_at_a_time_from_each_end(name):
+    rows = {row: runs[0] for row, runs in grid.audit_recipe(name).items()}
+    assert len(rows) == 2 * (1 + len(grid.SWITCHES)) and len({run.id for run in rows.values()}) == len(rows)
+    for row, run in rows.items():
+        end, change = row.split(": ")
+        base, own = (asdict(run.choices) for run in (rows[f"{end}: as it is"], run))
+        changed = {choice: value for choice, value in own.items() if value != base[choice]}
+        assert changed.keys() == ({change.split("=")[0]} if "=" in change else set())
+
+
+def test_without_weights_the_audits_that_look_inside_are_left_as_they_are():
+    assert {"audit_selection"} == {name for name in grid.notebooks("tiny", weights=False) if name in grid.AUDITS}
+    assert set(grid.AUDITS) <= set(grid.notebooks("tiny"))
+    assert set(grid.AUDITS) - set(grid.notebooks("paper")) == {"audit_true_intervention"}
 
 
 def test_the_paper_study_is_the_paper():
@@ -82,7 +114,7 @@ def test_runs_that_items_share_are_the_same_runs():
 def test_the_tiny_study_keeps_the_shape_on_the_embedded_data():
     assert {run.dataset for run in grid.all_runs("tiny")} == {"tiny"}
     assert all(grid.ITEMS[item]("tiny") for item in grid.ITEMS)
-    assert len(grid.all_runs("tiny")) <= 60
+    assert len(grid.all_runs("tiny")) <= 65
 
 
 @pytest.mark.parametrize("call", [lambda: grid.all_runs("huge"), lambda: grid.expected("table15", "tiny")])

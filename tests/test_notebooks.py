@@ -16,8 +16,10 @@ import nbformat
 import pytest
 from test_results import record
 
-from cirl import files, grid, paths
+from cirl import files, grid, paths, report
 from cirl.config import Run
+from cirl.methods import METHODS
+from cirl.runs import serialized
 
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("*.ipynb"))
 PAPERMILL = [str(Path(sys.executable).parent / "papermill")]
@@ -135,8 +137,28 @@ def test_an_item_renders_from_a_partial_grid_and_says_what_is_missing(notebook, 
         file = half_a_grid / "figures" / "tiny" / f"{item}.md"
         if notebook == "figure4_figure6_gradcam":  # no weights: nothing is drawn
             assert not file.exists()
-        elif item not in ("figure1", "figure2", "figure3"):
+        elif item not in ("figure1", "figure2", "figure3", "audit_rank"):
             assert "Missing runs: `tiny-" in file.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", grid.AUDITS)
+def test_an_audit_renders_where_some_runs_have_weights_and_some_networks_are_dead(notebook, half_a_grid):
+    items = [item for item in grid.NOTEBOOKS[notebook] if item in grid.ITEMS]
+    for number, run in enumerate(run for item in items for run in grid.expected(item, "tiny")[:12]):
+        record(run, 60 + number % 7)
+        weights = METHODS[run.method_name](run, 10).state_dict()
+        if number == 0:
+            weights = {name: value * 0 for name, value in weights.items()}
+        if number % 5 != 4:
+            files.write(half_a_grid / "data" / "runs" / run.id / "model.pt", serialized(weights))
+    process = papermill(notebook, half_a_grid / "out.ipynb", half_a_grid)
+    assert process.wait() == 0, process.stdout.read()
+    for item in grid.NOTEBOOKS[notebook]:
+        for kind in grid.kinds(item):
+            assert (half_a_grid / "figures" / "tiny" / f"{item}.{kind}").stat().st_size
+        text = (half_a_grid / "figures" / "tiny" / f"{item}.md").read_text()
+        assert len([line for line in text.splitlines() if line.startswith(report.FINDING)]) == 1
 
 
 @pytest.mark.slow

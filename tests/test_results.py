@@ -1,11 +1,12 @@
 import json
 from dataclasses import asdict
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 
-from cirl import files, paths, report, results
+from cirl import files, grid, page, paths, report, results
 from cirl.config import Run
 from cirl.errors import UserError
 from cirl.metrics import READINGS
@@ -225,3 +226,51 @@ def test_the_digest_of_training_does_not_feel_words_but_feels_code():
     assert files._without_words(source) == files._without_words(same)
     assert files._without_words(source) != files._without_words(same.replace("1", "2"))
     assert files.training_digest() == files.training_digest()
+
+
+def test_findings_are_one_line_each_and_stand_between_the_marks_of_the_readme(workspace):
+    for item, finding in (("audit_selection", "a, nan and finance."), ("audit_recipe", "b.")):
+        report.save("| x |", item, "tiny", "Caption.", finding=finding)
+    lines = page.findings("tiny").splitlines()
+    assert lines == [  # in the order of the grid; what is unknown is a dash
+        "- [Audit: recipe](figures/tiny/audit_recipe.md): b.",
+        "- [Audit: selection](figures/tiny/audit_selection.md): a, – and finance.",
+    ]
+    text = f"before\n{page.MARKS[0]}\nold\n{page.MARKS[1]}\nafter\n"
+    new = page.with_findings(text, "tiny")
+    assert new.splitlines() == ["before", page.MARKS[0], *lines, page.MARKS[1], "after"]
+    assert page.with_findings(new, "tiny") == new
+    assert page.with_findings("a README without marks\n", "tiny") == "a README without marks\n"
+
+
+def test_the_readme_says_what_the_committed_audits_found():
+    readme = (paths.ROOT / "README.md").read_text()
+    found = page.findings("tiny")
+    assert page.with_findings(readme, "tiny") == readme
+    assert all(f"](figures/tiny/{notebook}.md): " in found for notebook in grid.AUDITS)
+
+
+def test_the_audits_follow_the_items_of_the_paper_on_the_page():
+    items = sorted(["methods", "audit_recipe", "table02", "tour_masks", "figure4"], key=page._order)
+    assert items == ["figure4", "table02", "audit_recipe", "methods", "tour_masks"]
+
+
+def test_a_row_of_dots_without_numbers_is_said_to_be_missing_or_undefined():
+    figure, ax = plt.subplots()
+    table = pd.DataFrame({"a": [1.0, np.nan, np.nan]}, index=["Mix", "CIRL", "FACT"])
+    report.dots(ax, table, measured=["Mix", "FACT"])
+    assert [(text.get_text(), text.get_position()[1]) for text in ax.texts] == [("missing", 1), ("undefined", 2)]
+    plt.close(figure)
+
+
+def test_variants_and_recipes_have_the_colour_of_cirl_and_methods_their_own():
+    for row in (
+        "CIRL, classifier at 10x",
+        "CIRL (paper's equations)",
+        "Variant 3",
+        "paper: as it is",
+        "released: ramp=0",
+    ):
+        assert report.color(row) == report.COLORS["CIRL"], row
+    assert report.color("FACT, classifier at 1x") == report.COLORS["FACT"]
+    assert report.color("Mixup") == report.COLORS["others"]

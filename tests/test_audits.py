@@ -1,0 +1,246 @@
+"""Each measure of the audits on made-up data whose answer is known."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.special import hyp2f1
+
+from cirl import audits, losses, metrics, properties, runs
+from cirl.config import Run
+from cirl.data import loaders
+from cirl.methods import METHODS
+
+SHAPES, DOMAINS = 240, 4
+DIGIT = np.arange(SHAPES) % 10
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def flat(R):
+    """R as rows, with digit, domain and shape of each."""
+    shape, domain = np.divmod(np.arange(R.shape[0] * R.shape[1]), R.shape[1])
+    return R.reshape(-1, R.shape[2]), DIGIT[shape], domain, shape
+
+
+def of_shape(rng, N=6):
+    """What the shape alone decides."""
+    return np.repeat(rng.normal(size=(SHAPES, 1, N)), DOMAINS, 1)
+
+
+def of_style(N=4):
+    """What the domain alone decides: one dimension each."""
+    return np.tile(np.eye(DOMAINS, N), (SHAPES, 1, 1))
+
+
+def test_what_the_shape_alone_decides_is_invariant_and_keeps_the_domain_to_itself(rng):
+    R = of_shape(rng)
+    np.testing.assert_allclose(properties.invariance(R), 1)
+    r, _, domain, shape = flat(R)
+    assert properties.probe(r, domain, shape) == pytest.approx(25, abs=3)
+
+
+def test_what_the_style_alone_decides_is_not_invariant_and_tells_the_domain(rng):
+    R = of_style()
+    np.testing.assert_allclose(properties.invariance(R), -1 / 3)
+    r, digit, domain, shape = flat(R)
+    assert properties.probe(r, domain, shape) == 100
+    assert properties.probe(r, digit, shape) == pytest.approx(10, abs=3)
+    np.testing.assert_allclose(properties.single_dimensions(r, digit, shape), 10, atol=3)
+
+
+def test_noise_of_every_image_has_no_invariance(rng):
+    assert np.abs(properties.invariance(rng.normal(size=(2000, DOMAINS, 5)))).max() < 0.05
+
+
+def test_half_shape_half_noise_is_half_invariant(rng):
+    R = np.repeat(rng.normal(size=(4000, 1, 3)), DOMAINS, 1) + rng.normal(size=(4000, DOMAINS, 3))
+    np.testing.assert_allclose(properties.invariance(R), 0.5, atol=0.03)
+
+
+def test_an_intervention_into_one_style_feels_that_style_alone(rng):
+    R = of_shape(rng)
+    R[:, 3] = rng.normal(size=R[:, 3].shape)
+    np.testing.assert_allclose(properties.invariance(R[:, :3]), 1)
+    assert np.abs(properties.invariance(R, into=3)).max() < 0.2
+
+
+def test_a_dead_dimension_has_no_correlation_and_is_left_out(rng):
+    R = of_shape(rng)
+    R[..., 2] = 7.0
+    assert np.isnan(properties.invariance(R)[2]) and np.isfinite(np.delete(properties.invariance(R), 2)).all()
+    assert 2 not in properties.live(flat(R)[0])
+    assert np.isfinite(properties.linear_dependence(flat(R)[0]))
+
+
+def test_a_probe_never_sees_the_shape_that_it_is_asked_about(rng):
+    """Each shape has a mark of its own, which tells the digit to whoever has seen that shape."""
+    r, digit, _, shape = flat(np.repeat(np.eye(SHAPES)[:, None], DOMAINS, 1))
+    assert properties.probe(r, digit, shape) < 20
+
+
+def test_single_dimensions_and_the_inferior_half_on_digits_written_into_one_dimension(rng):
+    r, digit, _, shape = flat(of_shape(rng))
+    r[:, 1] = digit + 0.1 * rng.normal(size=len(digit))
+    alone = properties.single_dimensions(r, digit, shape)
+    assert alone[1] > 95 and np.delete(alone, 1).max() < 25
+    W = np.ones((10, 6))
+    W[:, [1, 3, 5]] = 0.1
+    np.testing.assert_array_equal(properties.inferior_half(r, W), [1, 3, 5])
+    np.testing.assert_array_equal(properties.inferior_half(r * [1, 1, 0.1, 0.1, 0.1, 1], np.ones((10, 6))), [2, 3, 4])
+
+
+def test_independent_gaussians_have_no_dependence_of_either_kind(rng):
+    r = rng.normal(size=(1500, 8))
+    assert properties.linear_dependence(r) < 0.04
+    assert abs(properties.distance_dependence(r)) < 0.01
+
+
+def test_a_copied_dimension_is_wholly_dependent(rng):
+    r = np.repeat(rng.normal(size=(400, 1)), 2, 1)
+    assert properties.linear_dependence(r) == pytest.approx(1)
+    assert properties.distance_dependence(r) == pytest.approx(1)
+
+
+def test_a_square_is_found_by_distances_and_not_by_correlation(rng):
+    x = rng.normal(size=(3000, 1))
+    r = np.hstack([x, x**2])
+    assert properties.linear_dependence(r) < 0.1
+    assert properties.distance_dependence(r) > 0.15
+
+
+def test_a_dimension_in_which_one_image_stands_out_is_left_out_of_the_distances(rng):
+    r = rng.normal(size=(300, 5))
+    r[:, 4] = 0
+    alone = r.copy()
+    alone[7, 4] = 3.0
+    assert properties.distance_dependence(alone) == pytest.approx(properties.distance_dependence(r))
+
+
+def test_every_validation_shape_is_seen_under_every_domain():
+    images, digits = properties.restyled()
+    assert images.shape == (360, 4, 32, 32, 3) and np.bincount(digits).tolist() == [36] * 10
+    assert not (images[:, 0] == images[:, 1]).all((1, 2, 3)).any()
+    mixed = properties.amplitude_mixed(images[:20, 0])
+    assert mixed.shape == (20, 32, 32, 3) and (mixed != images[:20, 0]).any((1, 2, 3)).all()
+
+
+# recipes
+
+
+@pytest.mark.parametrize("loss", ["frobenius", "barlow", "released"])
+@pytest.mark.parametrize("B", [9, 17, 40])
+def test_gradient_descent_finds_the_diagonal_that_the_rank_allows(loss, B):
+    N = 32
+    theory = audits.best_diagonal(N, B, audits.off_diagonal_weight(loss, N))
+    found = audits.found_diagonal(N, B, loss, steps=600)
+    assert theory - 2.5 / N <= found <= theory + 0.01  # a direction or two is spent on the norms of the columns
+
+
+def test_the_published_batch_allows_a_diagonal_of_six_hundredths():
+    assert audits.best_diagonal(512, 32, 1.0) == pytest.approx(31 / 512)
+    assert audits.best_diagonal(512, 600, 1.0) == 1
+    assert audits.best_diagonal(512, 32, audits.off_diagonal_weight("released", 512)) > 0.999
+
+
+def test_the_weights_of_the_off_diagonal_are_those_of_the_losses():
+    N = 5
+    diagonal = torch.eye(N)
+    diagonal[0, 0] = 0.0
+    off = torch.eye(N)
+    off[0, 1] = 1.0
+    for name, loss in losses.FACTORIZATION.items():
+        assert (loss(off) / loss(diagonal)).item() == pytest.approx(audits.off_diagonal_weight(name, N))
+
+
+@pytest.mark.parametrize(("draws", "low", "high"), [("independent", 0.8, 1.0), ("recursive", -0.1, 0.3)])
+def test_only_independent_draws_follow_the_logits(draws, low, high, rng):
+    method = METHODS["cirl"](Run(recipe=f"released+draws={draws}"), 10).eval()
+    method.masker.layers = torch.nn.Identity()
+    assert low <= audits.mask_follows_logits(method, 2 * rng.normal(size=(20, 128))) <= high
+
+
+# selection, importance, independence
+
+
+def test_pairs_that_change_their_order_are_counted():
+    one = pd.Series([1.0, 2.0, 3.0, 4.0])
+    assert audits.changed_pairs(one, one * 2) == 0
+    assert audits.changed_pairs(one, -one) == 6
+    assert audits.changed_pairs(one, pd.Series([2.0, 1.0, 3.0, 4.0])) == 1
+
+
+def test_zeroing_costs_what_a_dimension_carries(rng):
+    """Dimension 0 decides between two classes; dimension 1 is not read; dimension 2 is read and always zero."""
+    y = np.arange(100) % 2
+    r = np.stack([2.0 * y - 1, rng.normal(size=100), np.zeros(100)], 1)
+    W, b = np.array([[-1.0, 0.0, 3.0], [1.0, 0.0, -3.0]]), np.array([0.1, 0.0])
+    np.testing.assert_allclose(audits.zeroing_cost(r, y, W, b), [50, 0, 0])
+
+
+def test_a_rank_correlation_with_a_constant_is_unknown():
+    assert audits.rank_correlation(np.arange(5.0), np.arange(5.0) ** 3) == pytest.approx(1)
+    assert np.isnan(audits.rank_correlation(np.arange(5.0), np.zeros(5)))
+
+
+def test_the_debiased_degree_of_independent_dimensions_is_zero_at_every_size(rng):
+    r_o, r_a = rng.normal(size=(2, 4000, 20))
+    table = audits.degrees_by_size(r_o, r_a, [10, 40, 160], draws=60).groupby("B").mean()
+    np.testing.assert_allclose(table["degree"], table["floor"], rtol=0.05)
+    assert (table["debiased"].abs() < 0.05 * table["floor"]).all()
+
+
+def test_the_debiased_degree_does_not_depend_on_the_size_of_the_sample(rng):
+    """Correlation 0.4 between all pairs: 0.16 N (N - 1), whatever the sample."""
+    common = rng.normal(size=(20000, 1))
+    r = np.sqrt(0.4) * common + np.sqrt(0.6) * rng.normal(size=(20000, 12))
+    r_a = np.sqrt(0.4) * common + np.sqrt(0.6) * rng.normal(size=(20000, 12))
+    table = audits.degrees_by_size(r, r_a, [20, 80, 320], draws=150).groupby("B").mean()
+    np.testing.assert_allclose(table["debiased"], 0.16 * 12 * 11, rtol=0.05)
+    assert table["degree"].iloc[0] > 1.05 * table["degree"].iloc[-1]
+
+
+@pytest.mark.parametrize("B", [16, 33, 100])
+def test_the_estimate_of_a_squared_correlation_is_the_hypergeometric_function(B):
+    x = np.array([0.0, 0.1, 0.5, 0.9, 1.0])
+    exact = 1 - (B - 3) / (B - 2) * (1 - x) * hyp2f1(1, 1, B / 2, 1 - x)
+    np.testing.assert_allclose(audits.squared_correlation(x, B), exact, atol=1e-6)
+
+
+def test_a_copied_dimension_has_the_whole_degree_and_a_dead_one_none(rng):
+    r = np.repeat(rng.normal(size=(50, 1)), 3, 1)
+    r[:, 2] = 1.0
+    assert audits.degrees(r, r) == pytest.approx({"live": 2, "degree": 2, "floor": 2 / 49, "debiased": 2}, abs=1e-4)
+
+
+# runs
+
+
+def test_the_views_are_those_of_the_records():
+    run = Run(method="deepall")
+    method, data = METHODS["deepall"](run, 10), loaders(run)
+    recorded = metrics.evaluate(method, data)
+    method.eval()
+    r_o, r_a, y = audits.views(method, data)
+    assert audits.degrees(r_o, r_a)["degree"] == pytest.approx(recorded["independence"], rel=1e-3)
+    own = np.nan_to_num(properties.correlations(r_o, r_a))  # the record counts a dead dimension as 0
+    assert own.mean() == pytest.approx(recorded["invariance"], abs=1e-3)
+    assert len(y) == len(data.parts["source_val"])
+    x = data.table.images[data.parts["target"][:5]]
+    seen = method.features(torch.from_numpy(x).permute(0, 3, 1, 2) / 255).detach().numpy()
+    np.testing.assert_allclose(properties.features(method, x), seen, rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_without_weights_is_missing(workspace):
+    from test_results import record
+
+    whole, bare, none = (Run(method="deepall", seed=seed) for seed in (0, 1, 2))
+    for run in (whole, bare):
+        record(run, 70)
+    (runs.folder(whole) / "model.pt").write_bytes(b"")
+    table, ready = audits.with_weights({"DeepAll": [whole, bare], "Mix": [none]})
+    assert ready == [("DeepAll", whole)] and table["row"].tolist() == ["DeepAll"]
+    assert table.attrs == {"expected": 3, "missing": sorted([bare.id, none.id])}
