@@ -30,7 +30,7 @@ def clone(place: Path) -> Path:
 
 def begin_study(root: Path) -> subprocess.Popen:
     """Train the study and collect its records; what is killed is tried again."""
-    command = ["snakemake", "--config", "study=tiny", "--retries", "100", "--quiet", "all", "--", "data/results.csv"]
+    command = ["snakemake", "--config", "study=tiny", "--retries", "100", "--until", "collect", "--quiet", "all"]
     environment = {**os.environ, "PYTHONPATH": str(root), "CIRL_ROOT": str(root), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
