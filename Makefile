@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 export MALLOC_MMAP_MAX_ ?= 0
 export MALLOC_TRIM_THRESHOLD_ ?= 8000000000
 
-all: $(READY) ## set up, then every figure and table of the paper from the embedded data (twenty minutes)
+all: $(READY) ## set up, then every figure and table of the paper from the embedded data (half an hour)
 	snakemake --config study=tiny $(QUIET)
 
 digits lite paper: $(READY) ## the same on Digits-DG, on PACS at a CPU's size, or everything as published
