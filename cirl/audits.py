@@ -25,10 +25,12 @@ from cirl.properties import live
 
 def with_weights(rows: dict[str, list[Run]]) -> tuple[pd.DataFrame, list[tuple[str, Run]]]:
     """The records of an item's runs whose weights are at hand, and these runs with their rows; the rest is missing."""
-    ready = [(row, run) for row, runs in rows.items() for run in runs if (results.folder(run) / "model.pt").exists()]
-    ready = [(row, run) for row, run in ready if results.is_finished(run)]
+    pairs = results.pairs(rows)
+    ready = [
+        (row, run) for row, run in pairs if (results.folder(run) / "model.pt").exists() and results.is_finished(run)
+    ]
     table = results.load_runs({row: [run for its, run in ready if its == row] for row in rows})
-    expected, found = ({run.id for _, run in pairs} for pairs in (_pairs(rows), ready))
+    expected, found = ({run.id for _, run in some} for some in (pairs, ready))
     table.attrs.update(expected=len(expected), missing=sorted(expected - found))
     return table, ready
 
@@ -45,10 +47,6 @@ def views(method: Method, data: Loaders, part: str = "source_val") -> tuple[np.n
             for kept, new in ((r_o, method.features(x)), (r_a, method.features(x_a)), (y, labels)):
                 kept.append(new)
     return torch.cat(r_o).double().numpy(), torch.cat(r_a).double().numpy(), torch.cat(y).numpy()
-
-
-def _pairs(rows):
-    return [(row, run) for row, runs in rows.items() for run in runs]
 
 
 # recipes

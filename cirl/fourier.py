@@ -30,18 +30,19 @@ def recombine(A_hat: Tensor, P: Tensor, size: tuple[int, int]) -> Tensor:
 
 def intervene(x: Tensor, x_prime: Tensor, lam: Tensor) -> Tensor:
     """Equations 4, 5 and 6 in one, clipped to [0, 1]."""
-    return _with_amplitude(x, torch.fft.rfft2(x), torch.fft.rfft2(x_prime).abs(), lam)
+    spectrum = torch.fft.rfft2(x)
+    return _with_amplitude(x, spectrum, spectrum.abs(), torch.fft.rfft2(x_prime).abs(), lam)
 
 
 def intervene_among(x: Tensor, partner: Tensor, lam: Tensor) -> Tensor:
     """The same where x' = x[partner] is of the same batch: one transform serves both."""
     spectrum = torch.fft.rfft2(x)
-    return _with_amplitude(x, spectrum, spectrum.abs()[partner], lam)
-
-
-def _with_amplitude(x, spectrum, A_prime, lam):
-    """A_hat exp(jP) is F(x) A_hat / A, so that no angle is computed; it is 0 where there is no phase."""
     A = spectrum.abs()
+    return _with_amplitude(x, spectrum, A, A[partner], lam)
+
+
+def _with_amplitude(x, spectrum, A, A_prime, lam):
+    """A_hat exp(jP) is F(x) A_hat / A, so that no angle is computed; it is 0 where there is no phase."""
     scale = mix_amplitude(A, A_prime, lam) / A.clamp_min(1e-12)
     return torch.fft.irfft2(spectrum.mul_(scale), s=x.shape[-2:]).clamp_(0, 1)
 

@@ -34,6 +34,16 @@ def is_finished(run: Run) -> bool:
     return (folder(run) / "metrics.json").exists()
 
 
+def other_fields(run: Run, config: dict) -> list[str]:
+    """The fields of a run that a config.json gives otherwise."""
+    return [name for name, value in asdict(run).items() if config.get(name) != value]
+
+
+def pairs(rows: dict[str, list[Run]]) -> list[tuple[str, Run]]:
+    """An item's runs, each with its row."""
+    return [(row, run) for row, runs in rows.items() for run in runs]
+
+
 def load_runs(rows: dict[str, list[Run]], rule: str = "source_val") -> pd.DataFrame:
     """One row per finished run of an item: the item's row, the run's fields, and its results under a selection rule.
 
@@ -43,14 +53,14 @@ def load_runs(rows: dict[str, list[Run]], rule: str = "source_val") -> pd.DataFr
         raise refuse("rule", rule, RULES)
     collected = _collected("results.csv").set_index("id", drop=False)
     found, missing, skipped = [], [], {}
-    for row, run in _pairs(rows):
+    for row, run in pairs(rows):
         record = _record(run, collected, skipped)
         if record is None:
             missing.append(run.id)
         else:
             found.append({"row": row, **asdict(run), **_under(record, rule), "rule": rule})
     table = pd.DataFrame(found, columns=None if found else ["row", *FIELDS, "accuracy", "source_val", "epoch", "rule"])
-    expected = {run.id for _, run in _pairs(rows)}
+    expected = {run.id for _, run in pairs(rows)}
     table.attrs.update(expected=len(expected), missing=sorted(set(missing)), skipped=skipped)
     return table
 
@@ -59,7 +69,7 @@ def load_history(rows: dict[str, list[Run]]) -> pd.DataFrame:
     """One row per epoch of the finished runs of an item, with the item's row and the run's seed and target."""
     collected = _collected("history.csv")
     parts, skipped = [], {}
-    for row, run in _pairs(rows):
+    for row, run in pairs(rows):
         own = folder(run) / "history.csv"
         sound = _own(run, skipped) is not None and own.exists()
         epochs = pd.read_csv(own) if sound else collected[collected["id"] == run.id]
@@ -68,7 +78,7 @@ def load_history(rows: dict[str, list[Run]]) -> pd.DataFrame:
     known = ["row", "id", "seed", "target", "epoch", "accuracy", "source_val", "independence", "floor", "invariance"]
     parts = [part for part in parts if len(part)]
     table = pd.concat(parts) if parts else pd.DataFrame(columns=known)
-    expected = {run.id for _, run in _pairs(rows)}
+    expected = {run.id for _, run in pairs(rows)}
     table.attrs.update(expected=len(expected), missing=sorted(expected - set(table["id"])), skipped=skipped)
     return table
 
@@ -101,10 +111,6 @@ def collect(runs: Iterable[Run], study: str) -> None:
     write(paths.DATA / "history.csv", history.sort_values(["id", "epoch"]).to_csv(index=False))
 
 
-def _pairs(rows):
-    return [(row, run) for row, runs in rows.items() for run in runs]
-
-
 def _record(run, collected, skipped):
     """The flat results of a finished run, or None."""
     own = _own(run, skipped)
@@ -122,7 +128,7 @@ def _own(run, skipped):
     except (UserError, OSError) as error:
         skipped[run.id] = reason(error)
         return None
-    other = [name for name, value in asdict(run).items() if config.get(name) != value]
+    other = other_fields(run, config)
     lacks = [name for name in (*RULES, "floor") if name not in metrics]
     if metrics.get("id") != run.id:
         skipped[run.id] = f"metrics.json is the record of {metrics.get('id')}"

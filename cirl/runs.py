@@ -35,7 +35,7 @@ from cirl.errors import UserError, reason
 from cirl.files import read_checked, read_json, training_digest, write, write_checked
 from cirl.methods import METHODS
 from cirl.methods.base import Method
-from cirl.results import RULES, folder, is_finished
+from cirl.results import RULES, folder, is_finished, other_fields
 from cirl.weights import weights_digest
 
 STATES = ("last.pt", "before.pt")
@@ -82,7 +82,7 @@ def _refuse_another(run):
     if not (place / "config.json").exists():
         return
     kept = read_json(place / "config.json")
-    different = [name for name, value in asdict(run).items() if kept.get(name) != value]
+    different = other_fields(run, kept)
     if different:
         says = ", ".join(f"{name}={kept.get(name)!r} (asked for: {getattr(run, name)!r})" for name in different)
         raise UserError(f"{place} holds another run: {says}. Move that folder away, or ask for the run that it holds.")
