@@ -30,7 +30,7 @@ class Settings:
     epochs: int = 50
     batch_size: int = 16
     lr: float = 0.001
-    decay: tuple[float, ...] | str = (0.8,)  # x 0.1 at these shares of the epochs, or "cosine"
+    schedule: str = "0.8"  # of the learning rate: x 0.1 at these shares of the epochs, cosine, or constant
     weight_decay: float = 5e-4
     image_size: int = 224
     augment: bool = True  # random resized crop, flip and colour jitter
@@ -39,18 +39,20 @@ class Settings:
 
 _DIGITS = dict(
     **dict(backbone="convnet", weights="none", image_size=32, augment=False),
-    **dict(tau=2.0, batch_size=128, lr=0.05, decay=(0.4, 0.8)),
-    recipe="released+head_lr=1",  # with the tenfold rate of the heads some targets of tiny did not train
+    **dict(tau=2.0, batch_size=128, lr=0.05, schedule="0.4+0.8"),
+    recipe="released+head_lr=1+partner=any",  # with the tenfold rate of the heads some targets of tiny did not train
 )
-_TINY = dict(backbone="convnet32", epochs=5, batch_size=16, lr=0.03, decay="cosine")
-_TINY["recipe"] = "released+head_lr=1+clip=3"  # without a bound on the gradient some of these short runs diverge
+_TINY = dict(backbone="convnet32", epochs=5, batch_size=16, lr=0.03, schedule="cosine")
+_TINY["recipe"] = (
+    "released+head_lr=1+partner=any+clip=3"  # without a bound on the gradient some of these short runs diverge
+)
 SETTINGS = {
     "tiny": Settings(("plain", "photo", "street", "print"), **{**_DIGITS, **_TINY}),
     "digits_dg": Settings(("mnist", "mnist_m", "svhn", "syn"), **_DIGITS),
     "pacs": Settings(("art_painting", "cartoon", "photo", "sketch")),
     "officehome": Settings(("art", "clipart", "product", "real_world"), kappa=0.8, eta=0.2),
     "minidomainnet": Settings(
-        ("clipart", "painting", "real", "sketch"), kappa=0.8, batch_size=128, epochs=60, lr=0.005, decay="cosine"
+        ("clipart", "painting", "real", "sketch"), kappa=0.8, batch_size=128, epochs=60, lr=0.005, schedule="cosine"
     ),
 }
 
@@ -94,6 +96,8 @@ class Run:
     lr: float | None = None
     weight_decay: float | None = None
     image_size: int | None = None
+    schedule: str | None = None  # cosine, constant, or x 0.1 at shares of the epochs: 0.4+0.8
+    augment: bool | None = None  # random resized crop, flip and colour jitter
     recipe: str | None = None
 
     def __post_init__(self):
@@ -102,7 +106,8 @@ class Run:
             object.__setattr__(self, name, _as(type(default), value))
         _check(self)
         object.__setattr__(self, "recipe", recipe_name(self.recipe))
-        object.__setattr__(self, "method", method_name(self.method, self.dataset, self.target))
+        object.__setattr__(self, "schedule", "+".join(plain_number(share) for share in self.drops) or self.schedule)
+        object.__setattr__(self, "method", method_name(self.method, *self._task))
 
     def _defaults(self) -> dict:
         """The value that each field has where nothing else is said."""
@@ -118,7 +123,12 @@ class Run:
         name = str(self.method).split("+")[0]
         if name != "cirl":  # the tenfold rate is CIRL's own; Table 6 shows what it does to others
             defaults["recipe"] = recipe_name(known.recipe + "+head_lr=1")
-        return defaults | TRAINING.get((name, self.dataset, self.target), {})
+        return defaults | TRAINING.get((name, self.dataset, backbone, self.target), {})
+
+    @property
+    def _task(self) -> tuple[str, str, str]:
+        """What a method's values may depend on."""
+        return self.dataset, self.backbone, self.target
 
     @property
     def id(self) -> str:
@@ -140,7 +150,12 @@ class Run:
     @property
     def values(self) -> dict[str, float]:
         """The method's own values."""
-        return parse_method(self.method, self.dataset, self.target)[1]
+        return parse_method(self.method, *self._task)[1]
+
+    @property
+    def drops(self) -> tuple[float, ...]:
+        """The shares of the epochs at which the learning rate drops to a tenth; none for a cosine or a constant."""
+        return () if self.schedule in ("cosine", "constant") else tuple(map(float, self.schedule.split("+")))
 
     @property
     def choices(self) -> Recipe:
@@ -165,7 +180,7 @@ def _check(run: Run) -> None:
     """Say what is wrong with a run, naming the field, the value and what is allowed."""
     if run.target not in run.settings.domains:
         raise refuse("target", run.target, run.settings.domains)
-    parse_method(run.method, run.dataset, run.target)
+    parse_method(run.method, *run._task)
     if run.sampling not in SAMPLING:
         raise refuse("sampling", run.sampling, SAMPLING)
     numbers = {
@@ -184,12 +199,24 @@ def _check(run: Run) -> None:
         value = getattr(run, name)
         if isinstance(value, (bool, str)) or not holds(value):
             raise refuse(name, value, allowed)
-    for name in ("cint", "cfac", "advm"):
+    if not _is_schedule(run.schedule):
+        raise refuse("schedule", run.schedule, "cosine, constant, or increasing shares of the epochs such as 0.4+0.8")
+    for name in ("cint", "cfac", "advm", "augment"):
         if not isinstance(getattr(run, name), bool):
             raise refuse(name, getattr(run, name), ("True", "False"))
     for field, value in (("sampling", run.sampling), ("method", run.method_name)):
         if value in ("inter", *NEED_TWO_SOURCES) and len(run.sources) < 2:
             raise UserError(f"{field}={value!r} needs two source domains; with target={run.target!r} there is one.")
+
+
+def _is_schedule(text):
+    if text in ("cosine", "constant"):
+        return True
+    try:
+        shares = [float(share) for share in text.split("+")]
+    except ValueError:
+        return False
+    return all(0 < share < 1 for share in shares) and shares == sorted(set(shares))
 
 
 def _as(kind, value):

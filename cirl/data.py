@@ -177,13 +177,42 @@ class Loaders:
         return len(self.parts["train"]) // self.run.batch_size
 
     def train(self, epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """The batches of an epoch, a function of (seed, epoch) alone."""
+        """The batches of an epoch, a function of (seed, epoch) alone.
+
+        With two originals a step, either the epoch goes through the images twice, or (partner=pair) the second half of
+        each batch holds the partners of the first."""
         rng = np.random.default_rng((self.run.seed, epoch))
-        originals = self.run.choices.originals
-        rows = np.concatenate([rng.permutation(self.parts["train"]) for _ in range(originals)])
-        size = originals * self.run.batch_size
-        batches = [rows[i * size : (i + 1) * size] for i in range(self.steps)]
+        choices, size = self.run.choices, self.run.batch_size
+        if choices.partner == "pair":
+            first = rng.permutation(self.parts["train"])
+            rows = np.stack([first, self.partners(first, rng)])
+            batches = [rows[:, i * size : (i + 1) * size].ravel() for i in range(self.steps)]
+        else:
+            rows = np.concatenate([rng.permutation(self.parts["train"]) for _ in range(choices.originals)])
+            size *= choices.originals
+            batches = [rows[i * size : (i + 1) * size] for i in range(self.steps)]
         return batches_of(self.table, batches, rng.integers(2**62, size=self.steps), self.device, self.workers)
+
+    def partners(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """For each row a training image that lends its amplitude: a domain first, then an image of it (Table 9).
+
+        As released, `random` may draw any domain and any image of it, the image itself included."""
+        train = self.parts["train"]
+        domains = np.unique(self.table.domains[train])
+        own = np.searchsorted(domains, self.table.domains[rows])
+        if self.run.sampling == "random":
+            drawn = rng.integers(len(domains), size=len(rows))
+        elif self.run.sampling == "intra":
+            drawn = own
+        else:
+            drawn = (own + rng.integers(1, len(domains), size=len(rows))) % len(domains)
+        images = [train[self.table.domains[train] == domain] for domain in domains]
+        share = rng.random(len(rows))
+        return np.array([images[i][int(u * len(images[i]))] for i, u in zip(drawn, share, strict=True)])
+
+    def batch(self, rows: np.ndarray, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Any rows, augmented as in training: crop, flip and colours follow from the seed."""
+        return on_device(self.table[seed, rows], seed, self.device, jitter=self.table.transform is not None)
 
     def evaluation(self, part: str, size: int = 128) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """The images of a part, each once, not augmented, in a fixed order in which the domains are mixed."""
@@ -200,10 +229,17 @@ def batches_of(
     sampler = list(zip(seeds.tolist(), batches, strict=True))
     pinned = device.type == "cuda"
     loader = DataLoader(table, None, sampler=sampler, num_workers=workers, pin_memory=pinned)
-    for (x, y, d), seed in zip(loader, seeds.tolist(), strict=True):
-        x, y, d = (tensor.to(device, non_blocking=True) for tensor in (x, y, d))
-        x = x.float().div_(255)
-        yield (colour_jitter(x, JITTER, seed) if table.transform else x), y, d
+    for batch, seed in zip(loader, seeds.tolist(), strict=True):
+        yield on_device(batch, seed, device, jitter=table.transform is not None)
+
+
+def on_device(
+    batch: tuple[Tensor, Tensor, Tensor], seed: int, device: torch.device, jitter: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A batch of uint8 images as x in [0, 1] on the device, the colours jittered there where asked."""
+    x, y, d = (tensor.to(device, non_blocking=True) for tensor in batch)
+    x = x.float().div_(255)
+    return (colour_jitter(x, JITTER, seed) if jitter else x), y, d
 
 
 def loaders(run: Run, device: torch.device | str = "cpu", workers: int = 0) -> Loaders:
@@ -219,6 +255,6 @@ def loaders(run: Run, device: torch.device | str = "cpu", workers: int = 0) -> L
     }
     if run.batch_size > len(parts["train"]):
         raise refuse("batch_size", run.batch_size, f"at most the {len(parts['train'])} training images of the sources")
-    transform = augmentation(run.image_size) if run.settings.augment else None
+    transform = augmentation(run.image_size) if run.augment else None
     images = ImageTable(images, table["label"].to_numpy(np.int64), domain, transform)
     return Loaders(run, images, parts, table.attrs["classes"], torch.device(device), workers)

@@ -42,9 +42,10 @@ def intervene_among(x: Tensor, partner: Tensor, lam: Tensor) -> Tensor:
 
 
 def _with_amplitude(x, spectrum, A, A_prime, lam):
-    """A_hat exp(jP) is F(x) A_hat / A, so that no angle is computed; it is 0 where there is no phase."""
-    scale = mix_amplitude(A, A_prime, lam) / A.clamp_min(1e-12)
-    return torch.fft.irfft2(spectrum.mul_(scale), s=x.shape[-2:]).clamp_(0, 1)
+    """A_hat exp(jP) is F(x) A_hat / A, so that no angle is computed. Where A is 0 the phase is 0, as in Eq. 6."""
+    zero = A == 0
+    scale = mix_amplitude(A, A_prime, lam) / (A + zero)
+    return torch.fft.irfft2(spectrum.add_(zero).mul_(scale), s=x.shape[-2:]).clamp_(0, 1)
 
 
 def sample_lam(count: int, eta: float, device: torch.device | str = "cpu") -> Tensor:

@@ -37,26 +37,31 @@ METHOD_VALUES: dict[str, dict[str, Value]] = {
 }
 METHOD_NAMES = tuple(METHOD_VALUES)
 NEED_TWO_SOURCES = ("matchdg", "coral", "mmd", "mixup", "groupdro", "mtl", "csd", "ccsa", "crossgrad", "mldg")
-ELSEWHERE = {  # (method, data set) or (method, data set, target) -> values of its authors there
+ELSEWHERE = {  # (method, data set) or (method, data set, backbone, target) -> values of its authors there
     ("fact", "officehome"): {"beta": 200.0},
-    ("matchdg", "pacs", "art_painting"): {"weight": 5.0},
-    ("matchdg", "pacs", "sketch"): {"weight": 0.5},
+    ("matchdg", "pacs", "resnet18", "art_painting"): {"weight": 5.0},
+    ("matchdg", "pacs", "resnet18", "sketch"): {"weight": 0.5},
+    ("matchdg", "pacs", "resnet50", "photo"): {"weight": 0.01},
+    ("matchdg", "pacs", "resnet50", "art_painting"): {"weight": 0.1},
+    ("matchdg", "pacs", "resnet50", "cartoon"): {"weight": 0.01},
+    ("matchdg", "pacs", "resnet50", "sketch"): {"weight": 5.0},
 }
-TRAINING = {  # fields of the run that a method's authors chose for a target
-    ("matchdg", "pacs", "photo"): {"lr": 5e-4, "weight_decay": 1e-3},
-    ("matchdg", "pacs", "art_painting"): {"lr": 1e-3, "weight_decay": 1e-3},
-    ("matchdg", "pacs", "cartoon"): {"lr": 1e-3, "weight_decay": 1e-3},
-    ("matchdg", "pacs", "sketch"): {"lr": 1e-2, "weight_decay": 1e-3},
+TRAINING = {  # fields of the run that a method's authors chose for a backbone and target
+    ("matchdg", "pacs", "resnet18", "photo"): {"lr": 5e-4, "weight_decay": 1e-3},
+    ("matchdg", "pacs", "resnet18", "art_painting"): {"lr": 1e-3, "weight_decay": 1e-3},
+    ("matchdg", "pacs", "resnet18", "cartoon"): {"lr": 1e-3, "weight_decay": 1e-3},
+    ("matchdg", "pacs", "resnet18", "sketch"): {"lr": 1e-2, "weight_decay": 1e-3},
+    ("matchdg", "pacs", "resnet50", "sketch"): {"lr": 5e-4},
 }
 
 
-def parse_method(text: str, dataset: str, target: str) -> tuple[str, dict[str, float]]:
+def parse_method(text: str, dataset: str, backbone: str, target: str) -> tuple[str, dict[str, float]]:
     """`mixup+alpha=0.4` as the method's name and all its values."""
     name, *changes = str(text).split("+")
     if name not in METHOD_VALUES:
         raise refuse("method", text, METHOD_NAMES)
     known = METHOD_VALUES[name]
-    values = defaults(name, dataset, target)
+    values = defaults(name, dataset, backbone, target)
     for change in changes:
         word, _, number = change.partition("=")
         if word not in known:
@@ -73,13 +78,13 @@ def parse_method(text: str, dataset: str, target: str) -> tuple[str, dict[str, f
     return name, values
 
 
-def defaults(name: str, dataset: str, target: str) -> dict[str, float]:
+def defaults(name: str, dataset: str, backbone: str, target: str) -> dict[str, float]:
     values = {word: value.default for word, value in METHOD_VALUES[name].items()}
-    return values | ELSEWHERE.get((name, dataset), {}) | ELSEWHERE.get((name, dataset, target), {})
+    return values | ELSEWHERE.get((name, dataset), {}) | ELSEWHERE.get((name, dataset, backbone, target), {})
 
 
-def method_name(text: str, dataset: str, target: str) -> str:
+def method_name(text: str, dataset: str, backbone: str, target: str) -> str:
     """The one spelling of a method: its name, then the values that are not its defaults."""
-    name, values = parse_method(text, dataset, target)
-    usual = defaults(name, dataset, target)
+    name, values = parse_method(text, dataset, backbone, target)
+    usual = defaults(name, dataset, backbone, target)
     return name + "".join(f"+{word}={plain_number(value)}" for word, value in values.items() if value != usual[word])

@@ -23,7 +23,10 @@ class Recipe:
     warmup: float = 0.0  # row 7: of 50 epochs, masks are all ones
     head_lr: float = 1.0  # row 8: learning rate of classifiers and masker over the encoder's
     originals: int = 1  # row 9: originals per image of the batch
-    decay: str = "all"  # row 11: what the schedule decays, and when
+    partner: str = (
+        "any"  # row 19: any image lends its amplitude, or the second original of the index, one lambda a pair
+    )
+    decays: str = "all"  # row 11: what the schedule decays, and when
     k: str = "floor"  # row 13: of kappa N
     std: str = "biased"  # row 14: of the z-score
     pixels: str = "float"  # row 16: of the mixed image
@@ -39,7 +42,8 @@ RELEASED = Recipe(
     warmup=6.0,
     head_lr=10.0,
     originals=2,
-    decay="encoder",
+    partner="pair",
+    decays="encoder",
     k="ceil",
     std="unbiased",
     pixels="uint8",
@@ -52,7 +56,8 @@ CHOICES = {
     "logits": ("plain", "batchnorm"),
     "cross_entropy": ("sum", "mean"),
     "originals": (1, 2),
-    "decay": ("all", "encoder"),
+    "partner": ("any", "pair"),
+    "decays": ("all", "encoder"),
     "k": ("floor", "ceil"),
     "std": ("biased", "unbiased"),
     "pixels": ("float", "uint8"),
@@ -78,7 +83,10 @@ def parse_recipe(text: str) -> Recipe:
             raise refuse("recipe", text, f"{choice} one of {', '.join(map(str, CHOICES[choice]))}")
         if kinds[choice] is float and not 0 <= chosen[choice] < math.inf:
             raise refuse("recipe", text, f"a number of at least 0 for {choice}")
-    return replace(RECIPES[name], **chosen)
+    recipe = replace(RECIPES[name], **chosen)
+    if recipe.partner == "pair" and recipe.originals == 1:
+        raise refuse("recipe", text, "partner=pair with originals=2; with originals=1 write partner=any as well")
+    return recipe
 
 
 def recipe_name(text: str) -> str:

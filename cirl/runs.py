@@ -19,7 +19,9 @@ import os
 import pickle
 import platform
 import subprocess
+import time
 import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -46,6 +48,20 @@ def seed_epoch(run: Run, epoch: int) -> None:
     """Make all randomness of an epoch a function of (seed, epoch), so that a resumed run repeats it."""
     torch.manual_seed(int(np.random.SeedSequence((run.seed, epoch)).generate_state(1, np.uint64)[0]))
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+
+
+def train_epoch(
+    method: Method, data: Loaders, epoch: int, watch: Callable[[Iterable], Iterable] = iter
+) -> dict[str, float]:
+    """One epoch of training and its row of the history. `watch` wraps the batches, for a progress bar."""
+    start = time.perf_counter()
+    seed_epoch(data.run, epoch)
+    method.begin_epoch(data, epoch)
+    steps = []
+    for step, batch in enumerate(watch(data.train(epoch))):
+        steps.append(finite(method.update(*batch, epoch + step / data.steps), epoch, step))
+    terms = pd.DataFrame(steps).mean().to_dict()
+    return {"epoch": epoch, **terms, **metrics.evaluate(method, data), "seconds": time.perf_counter() - start}
 
 
 def resume(run: Run, method: Method, data: Loaders) -> list[dict]:

@@ -17,7 +17,7 @@ class Alignment(Method):
     def distance(a: Tensor, b: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         r = self.features(x)
         L_cls, L_align = cross_entropy(self.h1(r), y), over_pairs(self.distance, r, d)
         loss = L_cls + self.values["gamma"] * self.ramped(epoch) * L_align

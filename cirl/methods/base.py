@@ -37,8 +37,10 @@ class Method(nn.Module):
     def begin_epoch(self, data: Loaders, epoch: int) -> None:
         """Called before each epoch, for the methods that look at the sources as a whole."""
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
-        """One step on images x in [0, 1], labels y and domains d; what it minimised, term by term."""
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+        """One step on images x in [0, 1], labels y and domains d; returns what it minimised, term by term.
+
+        `epoch` is the time in epochs: 2.5 is in the middle of the third."""
         raise NotImplementedError
 
     def features(self, x: Tensor) -> Tensor:
@@ -63,14 +65,14 @@ class Method(nn.Module):
             groups, self.run.lr, momentum=0.9, nesterov=True, weight_decay=self.run.weight_decay, fused=True
         )
 
-    def step(self, optimizer: torch.optim.Optimizer, loss: Tensor, epoch: int) -> None:
+    def step(self, optimizer: torch.optim.Optimizer, loss: Tensor, epoch: float) -> None:
         """Move the optimizer's own parameters, and compute no gradient for any other."""
         self.move(optimizer, torch.autograd.grad(loss, parameters_of(optimizer), allow_unused=True), epoch)
 
-    def move(self, optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor | None], epoch: int) -> None:
-        """Move the optimizer's parameters along gradients that are at hand."""
+    def move(self, optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor | None], epoch: float) -> None:
+        """Move the optimizer's parameters along the given gradients."""
         for group in optimizer.param_groups:
-            group["lr"] = group["base_lr"] * (decay(self.run, epoch) if group["decays"] else 1.0)
+            group["lr"] = group["base_lr"] * (decay(self.run, int(epoch)) if group["decays"] else 1.0)
         parameters = parameters_of(optimizer)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -79,14 +81,23 @@ class Method(nn.Module):
         optimizer.step()
 
     def intervened(self, x: Tensor, d: Tensor) -> Tensor:
-        """x_a: the images with the amplitude of others mixed in, as the recipe does it (Eqs. 4-6)."""
-        partner = fourier.partners(d, self.run.sampling)
-        x_a = fourier.intervene_among(x, partner, fourier.sample_lam(len(x), self.run.eta, x.device))
+        """x_a: the images with the amplitude of others mixed in, as the recipe does it (Eqs. 4-6).
+
+        With partner=pair the halves of the batch are each other's partners (`Loaders.train`) and share lambda."""
+        if self.recipe.partner == "pair":
+            partner = torch.arange(len(x), device=x.device).roll(len(x) // 2)
+            lam = fourier.sample_lam(len(x) // 2, self.run.eta, x.device).repeat(2)
+        else:
+            partner = fourier.partners(d, self.run.sampling)
+            lam = fourier.sample_lam(len(x), self.run.eta, x.device)
+        x_a = fourier.intervene_among(x, partner, lam)
         return (255 * x_a).floor() / 255 if self.recipe.pixels == "uint8" else x_a
 
-    def ramped(self, epoch: int) -> float:
-        """How much a penalty weighs in an epoch: up from near 0 to 1 over 5 of 50 epochs."""
-        return ramp(epoch, self.epochs_of(5))
+    def ramped(self, epoch: float) -> float:
+        """The weight of a penalty: from near 0 to 1, step by step over the first half of the run.
+
+        From scratch, a network that is penalised at once does not begin to learn."""
+        return ramp(epoch, self.run.epochs / 2)
 
     def epochs_of(self, of_fifty: float) -> float:
         """A length that is given for the paper's 50 epochs, in epochs of this run."""
@@ -130,10 +141,10 @@ def ramp(epoch: float, length: float) -> float:
 
 def decay(run: Run, epoch: int) -> float:
     """The schedule's factor of the learning rate in an epoch (counted from 0)."""
-    if run.settings.decay == "cosine":
+    if run.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * epoch / run.epochs))
-    early = 1 if run.choices.decay == "encoder" else 0  # released: stepped before the epoch (ledger, row 11)
-    return 0.1 ** sum(epoch + early >= share * run.epochs for share in run.settings.decay)
+    early = 1 if run.choices.decays == "encoder" else 0  # released: stepped before the epoch (ledger, row 11)
+    return 0.1 ** sum(epoch + early >= share * run.epochs for share in run.drops)
 
 
 def floats(**terms: Tensor) -> dict[str, float]:

@@ -14,7 +14,7 @@ from cirl.methods.base import Method, floats
 class CCSA(Method):
     """Across domains: one class together, different classes a margin apart."""
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         r = self.features(x)
         L_cls, L_pairs = cross_entropy(self.h1(r), y), contrastive(r, y, d, self.values["margin"])
         loss = (1 - self.values["alpha"]) * L_cls + self.values["alpha"] * L_pairs

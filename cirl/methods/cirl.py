@@ -1,6 +1,6 @@
 """CIRL: causal intervention, causal factorization and adversarial mask (Lv et al., CVPR 2022).
 
-One forward and one backward of the encoder per step: the masker's step uses the same representations, detached.
+One forward and one backward pass of the encoder per step: the masker's step uses the same representations, detached.
 """
 
 import torch
@@ -20,11 +20,11 @@ class CIRL(Method):
 
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)
-        self.C = None  # of the last step, for those who want to look
+        self.C = None  # of the last step, for inspection
 
     def make_optimizers(self) -> list[torch.optim.Optimizer]:
         run, recipe = self.run, self.recipe
-        rate, decays = recipe.head_lr, recipe.decay == "all"
+        rate, decays = recipe.head_lr, recipe.decays == "all"
         parts = [(self.encoder, 1.0, True), (self.h1, rate, True)]
         if not run.advm:
             return [self.sgd(*parts)]
@@ -32,30 +32,30 @@ class CIRL(Method):
         self.masker = Masker(run.dim, run.k, recipe.draws, recipe.logits)
         return [self.sgd(*parts, (self.h2, rate, decays)), self.sgd((self.masker, rate, decays))]
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         r_o, r_a = self.represent(x, d)
         L_fac = self.factorization(r_o, r_a)
-        tau = self.run.tau * ramp(epoch, self.epochs_of(self.recipe.ramp))
         if not self.run.advm:
-            L_cls = self.weight(1) * losses.classification_loss(self.h1(r_o), self.h1(r_a), y)
-            loss = L_cls + tau * L_fac
-            self.step(self.optimizers[0], loss, epoch)
-            return floats(loss=loss, L_cls=L_cls, L_fac=L_fac, diagonal=losses.invariance(self.C))
-        if epoch < self.epochs_of(self.recipe.warmup):  # masks are all ones (ledger, row 7)
-            L_sup, L_inf = (self.weight(2) * losses.classification_loss(h(r_o), h(r_a), y) for h in (self.h1, self.h2))
-            loss, _ = losses.objectives(L_sup, L_inf, L_fac, tau)
-            self.step(self.optimizers[0], loss, epoch)
-            mask = torch.ones(())
+            return self.update_without_mask(r_o, r_a, y, L_fac, epoch)
+        generator, masker = self.optimizers
+        m_o, m_a = self.masker(torch.cat([r_o, r_a]).detach()).chunk(2)
+        if int(epoch) < self.epochs_of(self.recipe.warmup):  # the generator does not see the masks yet (ledger, row 7)
+            L_sup, L_inf = self.unmasked(r_o, r_a, y)
         else:
-            m_o, m_a = self.masker(torch.cat([r_o, r_a]).detach()).chunk(2)
             L_sup, L_inf = self.masked(r_o, r_a, m_o.detach(), m_a.detach(), y)
-            loss, _ = losses.objectives(L_sup, L_inf, L_fac, tau)
-            self.step(self.optimizers[0], loss, epoch)
-            _, adversary = losses.objectives(*self.masked(r_o.detach(), r_a.detach(), m_o, m_a, y), L_fac, tau)
-            self.step(self.optimizers[1], adversary, epoch)
-            mask = m_o.mean()
-        diagonal = losses.invariance(self.C)
-        return floats(loss=loss, L_sup=L_sup, L_inf=L_inf, L_fac=L_fac, diagonal=diagonal, mask=mask.to(x.device))
+        loss, _ = losses.objectives(L_sup, L_inf, L_fac, self.tau(epoch))
+        self.step(generator, loss, epoch)
+        _, adversary = losses.objectives(*self.masked(r_o.detach(), r_a.detach(), m_o, m_a, y), L_fac, self.tau(epoch))
+        self.step(masker, adversary, epoch)
+        terms = dict(loss=loss, L_sup=L_sup, L_inf=L_inf, L_fac=L_fac, adversary=adversary)
+        return floats(**terms, diagonal=losses.invariance(self.C), mask=m_o.mean())
+
+    def update_without_mask(self, r_o, r_a, y, L_fac, epoch) -> dict[str, float]:
+        """The variants of Table 5 that have no masker: Eq. 11 in place of Eq. 13."""
+        L_cls = self.weight(1) * losses.classification_loss(self.h1(r_o), self.h1(r_a), y)
+        loss = L_cls + self.tau(epoch) * L_fac
+        self.step(self.optimizers[0], loss, epoch)
+        return floats(loss=loss, L_cls=L_cls, L_fac=L_fac, diagonal=losses.invariance(self.C))
 
     def represent(self, x_o: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
         """r_o and r_a in one pass of the encoder; without intervention r_a is r_o."""
@@ -76,8 +76,18 @@ class CIRL(Method):
         return losses.FACTORIZATION[self.recipe.loss](C)
 
     def masked(self, r_o, r_a, m_o, m_a, y) -> tuple[Tensor, Tensor]:
+        """L_sup and L_inf, as the recipe weighs them."""
         L_sup, L_inf = losses.masked_losses(self.h1, self.h2, r_o, r_a, m_o, m_a, y)
         return self.weight(2) * L_sup, self.weight(2) * L_inf
+
+    def unmasked(self, r_o, r_a, y) -> tuple[Tensor, Tensor]:
+        """The same during the warm-up: both branches see the whole representation."""
+        L_sup, L_inf = (losses.classification_loss(h(r_o), h(r_a), y) for h in (self.h1, self.h2))
+        return self.weight(2) * L_sup, self.weight(2) * L_inf
+
+    def tau(self, epoch: float) -> float:
+        """The weight of L_Fac, ramped up epoch by epoch (ledger, row 6)."""
+        return self.run.tau * ramp(int(epoch), self.epochs_of(self.recipe.ramp))
 
     def weight(self, branches: int) -> float:
         """Of a sum of cross entropies over two views: one, or what makes it the mean over views and branches."""

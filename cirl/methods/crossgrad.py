@@ -21,7 +21,7 @@ class CrossGrad(Method):
         self.domain = nn.Sequential(encoder, head)
         self.optimizers = [*self.make_optimizers(), self.sgd((self.domain, 1.0, True))]
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         alpha, x = self.values["alpha"], x.requires_grad_()
         labels, domains = self.predict(x), self.domain(x)
         x_d = self.perturbed(x, cross_entropy(domains, d, reduction="sum"))

@@ -22,7 +22,7 @@ class CSD(Method):
         self.specific.a = nn.Parameter(torch.zeros(len(run.settings.domains), count) + 0.1)
         self.optimizers = self.make_optimizers(self.specific)
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         r = self.features(x)
         common = self.h1(r)
         own = torch.einsum("bk,kcn,bn->bc", self.specific.a[d], self.specific.W, r)

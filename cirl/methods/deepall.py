@@ -9,7 +9,7 @@ from cirl.methods.base import Method, floats
 class DeepAll(Method):
     """L = l(h1(g(x)), y)."""
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         loss = cross_entropy(self.predict(x), y)
         self.step(self.optimizers[0], loss, epoch)
         return floats(loss=loss)

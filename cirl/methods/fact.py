@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div
 
 from cirl.config import Run
-from cirl.methods.base import Method, floats
+from cirl.methods.base import Method, floats, ramp
 
 
 class FACT(Method):
@@ -21,13 +21,13 @@ class FACT(Method):
         self.teacher = copy.deepcopy(nn.Sequential(self.encoder, self.h1)).requires_grad_(False)
         self.register_buffer("steps", torch.tensor(0))
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         both = torch.cat([x, self.intervened(x, d)])
         student = self.predict(both)
         with torch.no_grad():
             teacher = self.teacher(both)
         L_cls = cross_entropy(student, y.repeat(2))
-        beta = self.values["beta"] * self.ramped(epoch)
+        beta = self.values["beta"] * ramp(int(epoch), self.epochs_of(5))
         L_cot = co_teacher(student, teacher, self.values["temperature"])
         loss = L_cls + beta * L_cot
         self.step(self.optimizers[0], loss, epoch)

@@ -19,7 +19,7 @@ class GroupDRO(Method):
         domains = run.settings.domains
         self.register_buffer("q", torch.tensor([float(domain in run.sources) for domain in domains]) / len(run.sources))
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         losses = cross_entropy(self.predict(x), y, reduction="none")
         present = d.unique()
         per_domain = torch.stack([losses[d == domain].mean() for domain in present])

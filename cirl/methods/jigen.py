@@ -23,7 +23,7 @@ class JiGen(Method):
         self.jigsaw = nn.Linear(run.dim, len(self.orders))
         self.optimizers = self.make_optimizers(self.jigsaw)
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         shuffled = torch.rand(len(x), device=x.device) >= self.values["whole"]
         p = torch.where(shuffled, torch.randint(1, len(self.orders), (len(x),), device=x.device), 0)
         r = self.features(shuffle(x, self.orders[p]))

@@ -43,14 +43,14 @@ class MatchDG(Method):
         elif epoch <= self.first_phase and (epoch % every == 0 or epoch == self.first_phase):
             self.matches = self.infer(self.represent_all())
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         a, m, labels = self.pairs(max(2, len(x) // 2)) if self.data else random_pairs(x, y, d)
         if epoch < self.first_phase:
             phi = normalize(self.matcher(torch.cat([a, m])), dim=1)
             loss = contrastive(phi, labels.repeat(2), self.values["temperature"])
             self.step(self.optimizers[1], loss, epoch)
             return floats(loss=loss, L_match=loss)
-        t = epoch - self.first_phase
+        t = int(epoch) - self.first_phase
         logits, matched = self.predict(torch.cat([x, a, m])).split([len(x), 2 * len(a)])
         L_cls, L_matched = cross_entropy(logits, y), cross_entropy(matched, labels.repeat(2))
         L_match = (matched[: len(a)] - matched[len(a) :]).square().sum(1).mean()
@@ -61,15 +61,14 @@ class MatchDG(Method):
 
     def pairs(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Images drawn at random, the match of each in another domain, and their labels."""
-        rows, table = torch.from_numpy(self.data.parts["train"]), self.data.table
+        rows = torch.from_numpy(self.data.parts["train"])
         anchors = torch.randint(len(rows), (count,))
         candidates = self.matches[anchors]
         other = (candidates >= 0) & (candidates != rows[anchors, None])
         matches = candidates.gather(1, torch.multinomial(other.float(), 1)).squeeze(1)
         both = torch.cat([rows[anchors], matches]).numpy()
-        x, y, _ = table[int(torch.randint(2**62, ())), both]
-        a, m = x.to(self.data.device).float().div_(255).chunk(2)
-        return a, m, y[:count].to(self.data.device)
+        x, y, _ = self.data.batch(both, int(torch.randint(2**62, ())))
+        return *x.chunk(2), y[:count]
 
     @torch.inference_mode()
     def represent_all(self) -> Tensor:

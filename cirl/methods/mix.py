@@ -10,7 +10,7 @@ from cirl.methods.base import Method, floats
 class Mix(Method):
     """L = 1/2 l(h1(g(x_o)), y) + 1/2 l(h1(g(x_a)), y)."""
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         logits = self.predict(torch.cat([x, self.intervened(x, d)]))
         loss = cross_entropy(logits, y.repeat(2))
         self.step(self.optimizers[0], loss, epoch)

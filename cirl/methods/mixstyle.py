@@ -14,7 +14,7 @@ from cirl.methods.styles import restyled, style
 class MixStyle(Method):
     """With probability p, styles are mixed with weight lambda ~ Beta(alpha, alpha), one per image."""
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         first, second, *rest = self.encoder.stages()
         maps = self.encoder.normalise(x)
         for stage in (first, second):

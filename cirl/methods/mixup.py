@@ -16,7 +16,7 @@ from cirl.methods.base import Method, floats, sample_beta
 class Mixup(Method):
     """Each image is mixed with one of another source domain."""
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         other = partners(d, "inter")
         lam = sample_beta(self.values["alpha"], len(x), x.device)
         logits = self.predict(mixed(x, x[other], lam))

@@ -14,7 +14,7 @@ from cirl.methods.base import Method, floats, parameters_of
 class MLDG(Method):
     """Each step one of the source domains plays the unseen one."""
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         present = d.unique()
         unseen = d == present[torch.randint(len(present), ())]
         if unseen.all():  # a batch of one domain has nothing to generalise to

@@ -20,7 +20,7 @@ class MTL(Method):
         self.optimizers = self.make_optimizers()
         self.register_buffer("embeddings", torch.zeros(len(run.settings.domains), run.dim))
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         r = self.features(x)
         loss = cross_entropy(self.h1(torch.cat([r, self.embed(r, d)], 1)), y)
         self.step(self.optimizers[0], loss, epoch)

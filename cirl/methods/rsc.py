@@ -14,7 +14,7 @@ from cirl.methods.base import Method, floats
 class RSC(Method):
     """A share f of the features is muted, for the share b of the images that it hurts most."""
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         r = self.features(x)
         with torch.no_grad():
             gradient = self.h1.weight[y]  # of the true class's logit by the features, since h1 is linear

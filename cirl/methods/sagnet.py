@@ -23,7 +23,7 @@ class SagNet(Method):
         self.style_net = nn.Sequential(copy.deepcopy(self.encoder.stages()[-1]), nn.Linear(run.dim, classes))
         self.optimizers = [*self.make_optimizers(), self.sgd((self.style_net, 1.0, True))]
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: int) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         *front, back = self.encoder.stages()
         maps = self.encoder.normalise(x)
         for stage in front:

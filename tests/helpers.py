@@ -1,0 +1,76 @@
+"""What several test modules need."""
+
+import copy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cirl.config import Run
+from cirl.methods import METHODS
+from cirl.methods.base import Method
+
+Batch = tuple[Tensor, Tensor, Tensor]
+
+
+class Step(NamedTuple):
+    """What one optimizer was asked to do in an update: the gradient of each of its parameters, by name."""
+
+    optimizer: int
+    gradients: dict[str, Tensor]
+
+
+def steps_of(learner: Method, batch: Batch, epoch: float, seed: int = 3) -> tuple[dict[str, float], list[Step]]:
+    """Run one `update` with fixed noise; return its terms and the gradients that reached each optimizer, in order."""
+    names = {id(parameter): name for name, parameter in learner.named_parameters()}
+    steps, move = [], learner.move
+
+    def caught(optimizer, gradients, epoch):
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        given = {
+            names[id(parameter)]: torch.zeros_like(parameter) if gradient is None else gradient.detach().clone()
+            for parameter, gradient in zip(parameters, gradients, strict=True)
+        }
+        steps.append(Step(learner.optimizers.index(optimizer), given))
+        move(optimizer, gradients, epoch)
+
+    learner.move = caught
+    torch.manual_seed(seed)
+    terms = learner.update(*batch, epoch)
+    del learner.move
+    return terms, steps
+
+
+def assert_minimises(step: Step, learner: Method, loss: Tensor, rtol: float = 1e-4, atol: float = 1e-6) -> None:
+    """The step's gradients are those of `loss`, a function of `learner`'s parameters (a copy from before the update).
+
+    Compared one by one, relative to the largest of the parameter, so that a small term cannot hide in rounding."""
+    parameters = dict(learner.named_parameters())
+    wanted = torch.autograd.grad(
+        loss, [parameters[name] for name in step.gradients], allow_unused=True, retain_graph=True
+    )
+    for (name, given), expected in zip(step.gradients.items(), wanted, strict=True):
+        expected = torch.zeros_like(given) if expected is None else expected
+        scale = expected.abs().max().item()
+        torch.testing.assert_close(
+            given, expected, rtol=rtol, atol=atol + rtol * scale, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def before(learner: Method) -> Method:
+    """A copy of the learner, to compute by hand what the next update of the original should minimise."""
+    return copy.deepcopy(learner)
+
+
+CLASSES = 4
+
+
+def batch() -> Batch:
+    """Twelve fixed images of four classes and of the source domains of target `street`."""
+    x = torch.rand(12, 3, 32, 32, generator=torch.Generator().manual_seed(5))
+    return x, torch.arange(12) % CLASSES, torch.tensor([0, 1, 3] * 4)
+
+
+def make(method: str = "cirl", **more) -> Method:
+    """A method on tiny's settings, for a step by hand."""
+    return METHODS[method.split("+")[0]](Run(method=method, **more), CLASSES)
