@@ -9,6 +9,10 @@ export OMP_NUM_THREADS ?= 1
 # glibc keeps freed memory instead of giving it back after every step: a seventh to a third faster on a CPU
 export MALLOC_MMAP_MAX_ ?= 0
 export MALLOC_TRIM_THRESHOLD_ ?= 8000000000
+# the same bits on every x86 CPU (cirl/machine.py)
+export ATEN_CPU_CAPABILITY ?= avx2
+export ONEDNN_MAX_CPU_ISA ?= AVX2
+export MKL_CBWR ?= COMPATIBLE
 
 all: $(READY) ## set up, then every figure and table of the paper from the embedded data (half an hour)
 	snakemake --config study=tiny $(QUIET)

@@ -13,10 +13,11 @@ from dataclasses import asdict
 
 from snakemake.exceptions import WorkflowError
 
-from cirl import cluster, grid
+from cirl import cluster, grid, machine
 from cirl.errors import UserError
-from cirl.files import training_digest
+from cirl.digest import training_digest
 
+machine.pin()  # jobs inherit the environment
 STUDY = config.get("study", "tiny")
 TRAIN = config.get("train", "yes") != "no"
 EXTRAS = config.get("extras", "no") == "yes"  # also train what only the items beyond the paper need
@@ -63,7 +64,7 @@ rule train:
         words="data/executed/{id}.log",
     params:
         fields=parameters,
-        code=training_digest(),
+        code=lambda wildcards: training_digest(RUNS[wildcards.id]),
     threads: 1
     resources:  # of a cluster (profiles/slurm)
         gpu=asked("gpu"),

@@ -17,11 +17,13 @@ import pandas as pd
 
 from cirl import paths
 from cirl.config import Run
+from cirl.digest import training_digest
 from cirl.errors import UserError, reason, refuse
 from cirl.files import read_json, write
 
 RULES = ("source_val", "last", "oracle")
 FIELDS = [field.name for field in fields(Run)]
+ORIGIN = ("commit", "code", "data_digest", "weights_digest", "cpu", "threads")  # what a record keeps of its provenance
 
 
 def folder(run: Run) -> Path:
@@ -44,24 +46,27 @@ def pairs(rows: dict[str, list[Run]]) -> list[tuple[str, Run]]:
     return [(row, run) for row, runs in rows.items() for run in runs]
 
 
-def load_runs(rows: dict[str, list[Run]], rule: str = "source_val") -> pd.DataFrame:
+def load_runs(rows: dict[str, list[Run]], rule: str = "source_val", importance: bool = False) -> pd.DataFrame:
     """One row per finished run of an item: the item's row, the run's fields, and its results under a selection rule.
 
-    `accuracy` is that on the target domain, in per cent. `attrs` says what was expected, what is missing, and which
-    folders were skipped and why; a skipped or unfinished run is read from the collected results, if they know it."""
+    `accuracy` is that on the target domain, in per cent. `attrs` says what was expected, what is missing, which folders
+    were skipped and why, and which runs come from other code than the present; a skipped or unfinished run is read from
+    the collected results, if they know it. With `importance` the readings of Table 6 are computed from the weights."""
     if rule not in RULES:
         raise refuse("rule", rule, RULES)
     collected = _collected("results.csv").set_index("id", drop=False)
-    found, missing, skipped = [], [], {}
+    found, missing, skipped, other_code = [], [], {}, set()
     for row, run in pairs(rows):
-        record = _record(run, collected, skipped)
+        record = _record(run, collected, skipped, importance)
         if record is None:
             missing.append(run.id)
         else:
             found.append({"row": row, **asdict(run), **_under(record, rule), "rule": rule})
+            other_code |= set() if record.get("code") == training_digest(run) else {run.id}
     table = pd.DataFrame(found, columns=None if found else ["row", *FIELDS, "accuracy", "source_val", "epoch", "rule"])
     expected = {run.id for _, run in pairs(rows)}
     table.attrs.update(expected=len(expected), missing=sorted(set(missing)), skipped=skipped)
+    table.attrs["other_code"] = sorted(other_code)
     return table
 
 
@@ -84,10 +89,15 @@ def load_history(rows: dict[str, list[Run]]) -> pd.DataFrame:
 
 
 def coverage(table: pd.DataFrame) -> str:
-    """How much of what was expected is there, and which folders were not read: `18 of 20 runs`."""
+    """How many of the expected runs are there (`18 of 20 runs`), come from other code, or were skipped."""
     expected, missing = table.attrs["expected"], table.attrs["missing"]
-    skipped = "; ".join(f"{name}: {why}" for name, why in table.attrs.get("skipped", {}).items())
-    return f"{expected - len(missing)} of {expected} runs" + f" (folders skipped: {skipped})" * bool(skipped)
+    found = expected - len(missing)
+    parts = [f"{found} of {expected} runs"]
+    if table.attrs.get("other_code"):
+        parts.append(f"{len(table.attrs['other_code'])} of {found} runs come from other code")
+    if table.attrs.get("skipped"):
+        parts.append("folders skipped: " + "; ".join(f"{name}: {why}" for name, why in table.attrs["skipped"].items()))
+    return parts[0] + (f" ({'; '.join(parts[1:])})" if parts[1:] else "")
 
 
 def collect(runs: Iterable[Run], study: str) -> None:
@@ -96,7 +106,7 @@ def collect(runs: Iterable[Run], study: str) -> None:
     done, skipped = [], {}
     new_results = []
     for run in runs:
-        record = _own(run, skipped)
+        record = _own(run, skipped, importance=True)
         if record is not None:
             done.append(run)
             new_results.append({"id": run.id, "study": study, **asdict(run), **record})
@@ -111,15 +121,15 @@ def collect(runs: Iterable[Run], study: str) -> None:
     write(paths.DATA / "history.csv", history.sort_values(["id", "epoch"]).to_csv(index=False))
 
 
-def _record(run, collected, skipped):
+def _record(run, collected, skipped, importance):
     """The flat results of a finished run, or None."""
-    own = _own(run, skipped)
+    own = _own(run, skipped, importance)
     if own is None and run.id in collected.index:
         return collected.loc[run.id].to_dict()
     return own
 
 
-def _own(run, skipped):
+def _own(run, skipped, importance=False):
     """The flat record in the run's own folder, None where there is none or it cannot be trusted; `skipped` says why."""
     if not is_finished(run):
         return None
@@ -139,8 +149,22 @@ def _own(run, skipped):
     else:
         origin = config.get("provenance", {})
         metrics = {name: value for name, value in metrics.items() if name != "model_sha256"}
-        return _flat(metrics | {name: origin.get(name, "unknown") for name in ("commit", "data_digest")})
+        metrics |= importances(folder(run) / "model.pt") if importance else {}
+        return _flat(metrics | {name: origin.get(name) for name in ORIGIN})
     return None
+
+
+def importances(weights: Path) -> dict[str, dict[str, float]]:
+    """The readings of Table 6 from the weights of a finished run; none where the weights are gone."""
+    if not weights.exists():
+        return {}
+    import torch  # late: most tables need no weights
+
+    from cirl.metrics import READINGS, representation_importance
+
+    W = torch.load(weights, map_location="cpu", weights_only=True, mmap=True)["h1.weight"]
+    readings = {reading: representation_importance(W, reading) for reading in READINGS}
+    return {f"importance_{name}": {"mean": r.mean().item(), "std": r.std().item()} for name, r in readings.items()}
 
 
 def _flat(metrics):
@@ -159,7 +183,7 @@ def _under(record, rule):
     rest = {
         key: value
         for key, value in record.items()
-        if key.startswith("importance") or key in ("floor", "seconds", "commit", "data_digest")
+        if key.startswith("importance") or key in ("floor", "seconds", *ORIGIN)
     }
     return rest | chosen
 

@@ -30,11 +30,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from cirl import lock, metrics
+from cirl import lock, machine, metrics
 from cirl.config import Run
 from cirl.data import Loaders, content_digest
+from cirl.digest import training_digest
 from cirl.errors import UserError, reason
-from cirl.files import read_checked, read_json, training_digest, write, write_checked
+from cirl.files import read_checked, read_json, write, write_checked
 from cirl.methods import METHODS
 from cirl.methods.base import Method
 from cirl.results import RULES, folder, is_finished, other_fields
@@ -77,9 +78,14 @@ def resume(run: Run, method: Method, data: Loaders) -> list[dict]:
             leftover.unlink(missing_ok=True)
     if is_finished(run):  # perhaps just now, by another
         lock.release(place)
+        if _provenance(run).get("code") != training_digest(run):
+            warnings.warn(
+                f"{place} was trained by another version of the code; delete the folder to train it again.",
+                stacklevel=2,
+            )
         method.load_state_dict(chosen_weights(run))
         return pd.read_csv(place / "history.csv").to_dict("records")
-    if not (place / "config.json").exists() or _provenance(run)["code"] != training_digest():
+    if not (place / "config.json").exists() or _provenance(run)["code"] != training_digest(run):
         return begin(run, data)
     state = last_good_state(run)
     if state is None:
@@ -112,7 +118,8 @@ def begin(run: Run, data: Loaders) -> list[dict]:
     """A new folder, or one made new: the config, and an empty history."""
     for name in STATES:
         (folder(run) / name).unlink(missing_ok=True)
-    write(folder(run) / "config.json", json.dumps({**asdict(run), "provenance": provenance(data)}, indent=2))
+    config = {**asdict(run), "classes": data.classes, "provenance": provenance(data)}
+    write(folder(run) / "config.json", json.dumps(config, indent=2))
     return []
 
 
@@ -153,10 +160,10 @@ def finite(terms: dict[str, float], epoch: int, step: int | None = None) -> dict
     """The terms of a step as they are; a run that diverges ends here, and what it has kept stays."""
     for name, value in terms.items():
         if not math.isfinite(value):
-            where = f"epoch {epoch + 1}" + ("" if step is None else f", step {step + 1}")
             raise UserError(
-                f"{name} became {value} in {where}: the run diverges and stops; the last finished epoch is kept. "
-                "A smaller lr, or a bound on the gradient (recipe +clip=1), may help."
+                f"{name} became {value} in epoch {epoch + 1}{'' if step is None else f', step {step + 1}'}: the run "
+                "diverges and stops; the last finished epoch is kept. A smaller lr, or a bound on the gradient "
+                "(recipe +clip=1), may help."
             )
     return terms
 
@@ -176,9 +183,6 @@ def finish(run: Run, method: Method, history: list[dict]) -> dict:
         row = select(history, rule)
         result[rule] = {name: row[name] for name in ("epoch", "source_val", "target", "invariance", "independence")}
     result["floor"] = history[-1]["floor"]
-    for reading in metrics.READINGS:
-        importance = metrics.representation_importance(method.h1.weight.detach(), reading)
-        result[f"importance_{reading}"] = {"mean": importance.mean().item(), "std": importance.std().item()}
     result["model_sha256"] = hashlib.sha256(weights).hexdigest()
     write(place / "metrics.json", json.dumps(result, indent=2))
     for name in STATES:
@@ -227,10 +231,11 @@ def provenance(data: Loaders) -> dict:
     device = data.device.type if data.device.type == "cpu" else torch.cuda.get_device_name(data.device)
     return {
         "commit": commit(),
-        "code": training_digest(),
+        "code": training_digest(data.run),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
         "device": device,
+        **machine.describe(),
         "data_digest": content_digest(data.table.images),
         "weights_digest": weights_digest(data.run.backbone, data.run.weights),
     }

@@ -1,3 +1,7 @@
+from cirl import machine
+
+machine.pin()  # before torch is imported
+
 import numpy as np
 import pytest
 import torch

@@ -1,0 +1,238 @@
+"""The training digest of a run: a hash of the code that the run really uses, and of the values which that code reads.
+
+It decides whether a result is stale. Starting from the run's method, the training loop and the batches, it follows
+every name to its definition in this package. Comments, docstrings, annotations, imports, error messages, warnings and
+the files in which definitions stand do not change it. Values that are part of a run's record (its fields, the data, the
+initial weights) are compared on their own and are not followed as code.
+"""
+
+import ast
+import copy
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from cirl.config import Run
+
+PACKAGE = Path(__file__).parent
+ROOTS = ("train_epoch", "loaders")  # the loop with its evaluation, and the batches
+TINY = ("table", "render")  # the embedded data set is code
+RECORDED = {"index", "pixels", "load_weights", "Run", "settings"}  # not followed: a run's record holds what they return
+CHOICES = ("recipe", "choices")  # names under which code reads a run's recipe
+
+
+def training_digest(run: Run, package: Path = PACKAGE) -> str:
+    """Sixteen hex digits; equal for two versions of the package if the run uses the same code with the same values."""
+    choices = {name: getattr(run.choices, name) for name in vars(run.choices)}
+    words = tuple((name, value) for name, value in choices.items() if isinstance(value, str))
+    code, reads = _closure(run.method_name, run.dataset == "tiny", words, package)
+    values = {name: choices[name] for name in reads["recipe"] if name in choices}
+    derived = {name: getattr(run, name) for name in reads["run"] if isinstance(getattr(Run, name, None), property)}
+    derived = {name: value for name, value in derived.items() if isinstance(value, (int, float, str, tuple, dict))}
+    content = json.dumps([sorted(code), values, derived], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+@cache
+def _closure(method, tiny, words, package):
+    """The canonical text of every definition that is reached, and the names of the values that they read."""
+    known = _Package(_modules(package), dict(words))
+    todo = [known.defined(name) for name in ROOTS + (TINY if tiny else ())]
+    todo.append(known.entry(known.defined("METHODS"), method))
+    seen, code, reads = set(), [], {"recipe": set(), "run": set()}
+    while todo:
+        definition = todo.pop()
+        if definition in seen:
+            continue
+        seen.add(definition)
+        reader = _Reader(known, definition)
+        code.append(f"{definition.name}: {reader.text}")
+        todo += reader.references
+        for kind in reads:
+            reads[kind] |= reader.reads[kind]
+    return tuple(code), {kind: tuple(sorted(names)) for kind, names in reads.items()}
+
+
+@cache
+def _modules(package):
+    files = [_Module(file, package) for file in sorted(package.rglob("*.py"))]
+    return {module.name: module for module in files}
+
+
+@dataclass(frozen=True)
+class _Definition:
+    """A function, class or assignment at the top level of a module."""
+
+    module: str
+    name: str
+
+
+class _Module:
+    """The definitions and imports of a file, by name."""
+
+    def __init__(self, file, package):
+        parts = (package.name, *file.relative_to(package).with_suffix("").parts)
+        self.name = ".".join(parts).removesuffix(".__init__")
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        self.definitions, self.imports = {}, {}
+        for node in tree.body:
+            for name in _names(node):
+                self.definitions[name] = node
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == package.name:
+                for alias in node.names:
+                    self.imports[alias.asname or alias.name] = (node.module, alias.name)
+
+
+def _names(node):
+    """The names that a statement at the top level defines."""
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [name.id for target in targets if target for name in ast.walk(target) if isinstance(name, ast.Name)]
+
+
+class _Package:
+    """Resolves names across modules."""
+
+    def __init__(self, modules, choices):
+        self.modules, self.choices = modules, choices
+
+    def node(self, definition):
+        return self.modules[definition.module].definitions[definition.name]
+
+    def defined(self, name):
+        """The one definition of a name in the package."""
+        found = [module.name for module in self.modules.values() if name in module.definitions]
+        if len(found) != 1:
+            raise LookupError(f"{name} is defined in {found or 'no module'}; a root of the digest needs one definition")
+        return _Definition(found[0], name)
+
+    def resolve(self, module, name):
+        """What a name means in a module: a definition, the name of a module, or None for anything else."""
+        if name in self.modules[module].definitions:
+            return _Definition(module, name)
+        if name not in self.modules[module].imports:
+            return None
+        source, original = self.modules[module].imports[name]
+        if f"{source}.{original}" in self.modules:
+            return f"{source}.{original}"
+        return self.resolve(source, original) if source in self.modules else None
+
+    def entry(self, table, key):
+        """The definition under a key of a table such as METHODS; None where the table is not written out."""
+        node = self.node(table)
+        return self._entry(table.module, getattr(node, "value", None), key)
+
+    def _entry(self, module, value, key):
+        if not isinstance(value, ast.Dict):
+            return None
+        for name, each in zip(value.keys, value.values, strict=True):
+            if name is None:  # a table within the table: **{...}
+                found = self._entry(module, each, key)
+            else:
+                found = isinstance(name, ast.Constant) and name.value == key and self._referred(module, each)
+            if found:
+                return found
+        return None
+
+    def _referred(self, module, node):
+        found = self.resolve(module, node.id) if isinstance(node, ast.Name) else None
+        return found if isinstance(found, _Definition) else None
+
+
+class _Reader(ast.NodeTransformer):
+    """A definition's canonical text, the definitions it refers to, and the values of the run that it reads."""
+
+    def __init__(self, package, definition):
+        self.package, self.module = package, definition.module
+        self.references, self.reads = [], {"recipe": set(), "run": set()}
+        self.text = _dump(self.visit(copy.deepcopy(package.node(definition))))
+
+    def refer(self, definition):
+        if definition.name not in RECORDED:
+            self.references.append(definition)
+        return ast.Name(f"@{definition.name}", ast.Load())
+
+    def visit_Name(self, node):
+        found = self.package.resolve(self.module, node.id) if isinstance(node.ctx, ast.Load) else None
+        return self.refer(found) if isinstance(found, _Definition) else node
+
+    def visit_Attribute(self, node):
+        base = _last(node.value)
+        if base in CHOICES:
+            self.reads["recipe"].add(node.attr)
+        if base == "run":
+            self.reads["run"].add(node.attr)
+        if isinstance(node.value, ast.Name):
+            module = self.package.resolve(self.module, node.value.id)
+            if isinstance(module, str):
+                found = self.package.resolve(module, node.attr)
+                if isinstance(found, _Definition):
+                    return self.refer(found)
+        return self.generic_visit(node)
+
+    def visit_Subscript(self, node):
+        """Of a table that is indexed by a choice of the recipe, only the chosen entry is followed."""
+        choice = self.package.choices.get(_last(node.slice))
+        table = self.table(node.value)
+        entry = self.package.entry(table, choice) if table and choice else None
+        if entry is None:
+            return self.generic_visit(node)
+        self.visit(node.slice)
+        return self.refer(entry)
+
+    def table(self, node):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = self.package.resolve(self.module, node.value.id)
+            found = self.package.resolve(module, node.attr) if isinstance(module, str) else None
+        else:
+            found = self.package.resolve(self.module, node.id) if isinstance(node, ast.Name) else None
+        return found if isinstance(found, _Definition) else None
+
+    def visit_FunctionDef(self, node):
+        node.returns = None
+        return self.body_of(node)
+
+    def visit_ClassDef(self, node):
+        return self.body_of(node)
+
+    def body_of(self, node):
+        if ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+        return self.generic_visit(node)
+
+    def visit_arg(self, node):
+        return ast.arg(node.arg)
+
+    def visit_AnnAssign(self, node):
+        return self.generic_visit(ast.Assign([node.target], node.value or ast.Constant(None)))
+
+    def visit_Raise(self, node):
+        return ast.Raise()
+
+    def visit_Expr(self, node):
+        warns = isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "warnings.warn"
+        return ast.Pass() if warns else self.generic_visit(node)
+
+    def visit_Import(self, node):
+        return ast.Pass()
+
+    visit_ImportFrom = visit_Import
+
+
+def _dump(node):
+    """Like ast.dump, but the same under every version of Python: empty fields are left out."""
+    if isinstance(node, list):
+        return f"[{', '.join(map(_dump, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = [(name, value) for name, value in ast.iter_fields(node) if value not in (None, []) and name != "kind"]
+    return f"{type(node).__name__}({', '.join(f'{name}={_dump(value)}' for name, value in fields)})"
+
+
+def _last(node):
+    """The last word of a chain of attributes: `recipe` for self.recipe."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)

@@ -1,0 +1,71 @@
+"""The same bits on every x86 machine: the pinned instruction sets, and a reference run to compare with."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from cirl import machine
+
+REFERENCE = Path(__file__).parent / "reference.json"
+STEPS = """
+import hashlib, itertools, torch
+torch.set_num_threads(1)
+from cirl import runs
+from cirl.config import Run
+from cirl.data import loaders
+from cirl.methods import METHODS
+run = Run("tiny", "street", "cirl", epochs=15)
+data, method = loaders(run), METHODS["cirl"](run, 10)
+runs.seed_epoch(run, 0)
+for batch in itertools.islice(data.train(0), 20):
+    method.update(*batch, 5)
+weights = b"".join(parameter.detach().numpy().tobytes() for parameter in method.parameters())
+print(hashlib.sha256(weights).hexdigest()[:16])
+"""
+
+
+def digest_of_reference_run(environment):
+    done = subprocess.run([sys.executable, "-c", STEPS], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.split()[-1]
+
+
+@pytest.mark.slow
+def test_twenty_steps_give_the_reference_bits():
+    """Reports, and does not fail, on a machine with other bits: records then agree within the README's tolerance."""
+    expected = json.loads(REFERENCE.read_text(encoding="utf-8"))
+    digest = digest_of_reference_run({**os.environ, **machine.PINNED, "OMP_NUM_THREADS": "1"})
+    if digest != expected["digest"]:
+        warnings.warn(f"{machine.cpu_model()}: {digest}, reference {expected['digest']}", stacklevel=1)
+        pytest.skip(f"this machine ({machine.cpu_model()}) computes other bits than {', '.join(expected['cpus'])}")
+    assert digest == digest_of_reference_run({**os.environ, **machine.PINNED, "OMP_NUM_THREADS": "1"})
+
+
+def test_pinning_sets_what_is_missing_and_keeps_what_is_set(monkeypatch):
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", sys.modules["torch"])
+    with pytest.warns(UserWarning, match="torch was imported before ATEN_CPU_CAPABILITY could be set"):
+        machine.pin()
+    assert os.environ["MKL_CBWR"] == "AVX2" and os.environ["ATEN_CPU_CAPABILITY"] == "avx2"
+
+
+def test_provenance_names_cpu_capability_and_threads():
+    known = machine.describe()
+    assert known["threads"] == 1 and known["cpu"] and set(known["pinned"]) == set(machine.PINNED)
+
+
+def test_every_way_to_start_pins_the_same_values():
+    """The Makefile, the Snakefile and 02_train."""
+    root = Path(__file__).resolve().parent.parent
+    makefile = (root / "Makefile").read_text(encoding="utf-8")
+    for name, value in machine.PINNED.items():
+        assert f"export {name} ?= {value}\n" in makefile
+    assert "machine.pin()" in (root / "Snakefile").read_text(encoding="utf-8")
+    for notebook in ("00_tour", "02_train"):
+        source = (root / f"notebooks/{notebook}.ipynb").read_text(encoding="utf-8")
+        assert source.index("machine.pin()") < source.index("import torch")
