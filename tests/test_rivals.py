@@ -18,7 +18,6 @@ from cirl.methods.base import by_domain, over_pairs, parameters_of
 from cirl.methods.ccsa import contrastive as ccsa_pairs
 from cirl.methods.coral import covariance_distance
 from cirl.methods.csd import overlap
-from cirl.methods.fact import co_teacher
 from cirl.methods.groupdro import reweighted
 from cirl.methods.jigen import permutations, shuffle
 from cirl.methods.matchdg import contrastive as nt_xent
@@ -60,46 +59,6 @@ def test_the_stages_one_after_the_other_are_the_encoder():
         for stage in encoder.stages():
             maps = stage(maps)
         torch.testing.assert_close(maps, encoder(x))
-
-
-# mix and FACT
-
-
-def test_mix_is_deepall_on_the_originals_and_their_mixtures():
-    learner = make("mix", eta=0.0, recipe="paper")  # without mixture both views are the originals
-    before = cross_entropy(learner.predict(x), y).item()
-    assert learner.update(x, y, d, 0)["loss"] == pytest.approx(before, rel=1e-5)
-
-
-def test_the_teacher_is_the_closed_form_average_of_the_students():
-    learner = make("fact+momentum=0.6")
-    start, students = learner.h1.weight.clone(), []
-    for _ in range(6):
-        learner.update(x, y, d, 0)
-        students.append(learner.h1.weight.detach().clone())
-    m = [min(1 - 1 / (t + 1), 0.6) for t in range(6)]
-    shares = [(1 - m[t]) * math.prod(m[t + 1 :]) for t in range(6)]
-    expected = sum(share * student for share, student in zip(shares, students, strict=True))
-    assert sum(shares) == pytest.approx(1) and m[0] == 0  # the start is forgotten at once
-    torch.testing.assert_close(learner.teacher[1].weight, expected)
-    assert not torch.allclose(expected, start)
-
-
-def test_the_co_teacher_loss_is_the_crossed_divergence():
-    student, teacher = torch.randn(6, 5), torch.randn(6, 5)
-    expected = 0.0
-    for i in range(6):
-        p, q = (teacher[(i + 3) % 6] / 10).softmax(0), (student[i] / 10).softmax(0)
-        expected += (p * (p / q).log()).sum() / 3
-    torch.testing.assert_close(co_teacher(student, teacher, 10), expected)
-    same = torch.randn(3, 5).repeat(2, 1)
-    assert co_teacher(same, same, 10).abs() < 1e-6
-
-
-def test_no_gradient_reaches_the_teacher_and_the_student_is_tested():
-    learner = make("fact")
-    assert not any(p.requires_grad for p in learner.teacher.parameters())
-    torch.testing.assert_close(learner.eval().predict(x), learner.h1(learner.encoder(x)))
 
 
 # CORAL, MMD, CCSA
