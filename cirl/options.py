@@ -22,7 +22,7 @@ METHOD_VALUES: dict[str, dict[str, Value]] = {
     "fact": {"beta": Value(2, 0), "temperature": Value(10, 1e-3), "momentum": Value(0.9995, 0, 1)},
     "matchdg": {"weight": Value(1, 0), "temperature": Value(0.05, 1e-3), "every": Value(5, 0.1)},
     "coral": {"gamma": Value(1, 0)},
-    "mmd": {"gamma": Value(1, 0)},
+    "mmd": {"gamma": Value(1, 0), "biased": Value(0, 0, 1)},
     "mixup": {"alpha": Value(0.2, 1e-3)},
     "groupdro": {"eta": Value(0.01, 0)},
     "mtl": {"ema": Value(0.99, 0, 1)},

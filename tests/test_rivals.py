@@ -14,16 +14,12 @@ from cirl.config import Run
 from cirl.data import loaders
 from cirl.errors import UserError
 from cirl.methods import METHODS
-from cirl.methods.base import by_domain, over_pairs, parameters_of
-from cirl.methods.ccsa import contrastive as ccsa_pairs
-from cirl.methods.coral import covariance_distance
+from cirl.methods.base import parameters_of
 from cirl.methods.csd import overlap
-from cirl.methods.groupdro import reweighted
 from cirl.methods.jigen import permutations, shuffle
 from cirl.methods.matchdg import contrastive as nt_xent
 from cirl.methods.mixstyle import mixed_style
 from cirl.methods.mixup import mixed
-from cirl.methods.mmd import WIDTHS, mmd
 from cirl.methods.rsc import muting
 from cirl.methods.sagnet import content_randomised, style_randomised
 from cirl.methods.styles import restyled, style
@@ -39,19 +35,6 @@ def make(method, **more):
 # what they share
 
 
-def test_rows_of_each_domain_are_all_rows_once():
-    rows = by_domain(d)
-    assert sorted(torch.cat(rows).tolist()) == list(range(12))
-    assert all(len(d[part].unique()) == 1 for part in rows)
-
-
-def test_the_mean_over_pairs_is_the_naive_loop_and_skips_domains_of_one_image():
-    r, domains = torch.randn(7, 3), torch.tensor([0, 0, 1, 1, 1, 2, 0])
-    expected = covariance_distance(r[[0, 1, 6]], r[[2, 3, 4]])
-    torch.testing.assert_close(over_pairs(covariance_distance, r, domains), expected)
-    assert over_pairs(covariance_distance, r, torch.zeros(7)) == 0
-
-
 def test_the_stages_one_after_the_other_are_the_encoder():
     for backbone in ("convnet32", "resnet18"):
         encoder = make("deepall", backbone=backbone, dim=16).encoder.eval()
@@ -64,45 +47,6 @@ def test_the_stages_one_after_the_other_are_the_encoder():
 # CORAL, MMD, CCSA
 
 
-def test_coral_is_zero_for_equal_covariances_and_grows_with_their_distance():
-    a = torch.randn(40, 5)
-    assert covariance_distance(a, a + 3) < 1e-10  # means do not matter
-    growing = [covariance_distance(a, a * scale).item() for scale in (1.1, 1.5, 2)]
-    assert growing == sorted(growing) and growing[0] > 0
-    b = torch.randn(30, 5)
-    naive = (np.cov(a.T.numpy()) - np.cov(b.T.numpy())) ** 2
-    assert covariance_distance(a, b).item() == pytest.approx(naive.mean(), rel=1e-4)
-
-
-def test_mmd_of_a_sample_with_itself_is_zero_and_the_naive_loop_elsewhere():
-    a, b = torch.randn(6, 3), torch.randn(4, 3) + 1
-    assert mmd(a, a).abs() < 1e-5
-    k = lambda u, v: sum(math.exp(-w * (u - v).square().sum().item()) for w in WIDTHS)  # noqa: E731
-    mean = lambda s, t: sum(k(u, v) for u in s for v in t) / (len(s) * len(t))  # noqa: E731
-    assert mmd(a, b).item() == pytest.approx(mean(a, a) + mean(b, b) - 2 * mean(a, b), abs=1e-4)
-    assert mmd(a, b) > 0 and mmd(a, a + 5) > mmd(a, a + 0.5)
-
-
-def test_ccsa_is_the_naive_loop_over_pairs_of_different_domains():
-    r, labels, domains = torch.randn(8, 3) / 2, torch.tensor([0, 0, 1, 1] * 2), torch.arange(8) % 3
-    together, apart = [], []
-    for i in range(8):
-        for j in range(8):
-            distance = (r[i] - r[j]).norm().item()
-            if domains[i] != domains[j]:
-                if labels[i] == labels[j]:
-                    together.append(distance**2)
-                else:
-                    apart.append(max(0, 1 - distance) ** 2)
-    expected = (np.mean(together) + np.mean(apart)) / 2
-    assert ccsa_pairs(r, labels, domains, 1.0).item() == pytest.approx(expected, rel=1e-4)
-
-
-def test_ccsa_is_zero_for_classes_that_coincide_and_lie_a_margin_apart():
-    r = torch.tensor([[0.0, 0], [0, 0], [2, 0], [2, 0]])
-    assert ccsa_pairs(r, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1]), 1.0) == 0
-
-
 # Mixup, GroupDRO, MTL, CSD, RSC
 
 
@@ -111,25 +55,6 @@ def test_mixup_is_linear_between_the_two_images():
     result = mixed(x[:3], x[3:6], lam)
     assert torch.equal(result[0], x[3]) and torch.equal(result[2], x[2])
     torch.testing.assert_close(result[1], 0.25 * x[1] + 0.75 * x[4])
-
-
-def test_the_weights_of_groupdro_move_to_the_worst_domain_and_sum_to_one():
-    q, present = torch.tensor([1 / 3, 1 / 3, 0, 1 / 3]), torch.tensor([0, 1, 3])
-    losses = torch.tensor([0.1, 2.0, 0.5])
-    for _ in range(500):
-        q = reweighted(q, present, losses, 0.01)
-        assert q.sum().item() == pytest.approx(1)
-    assert q.argmax() == 1 and q[1] > 0.99 and q[2] == 0
-    naive = torch.tensor([1 / 3 * math.exp(0.01 * value) for value in losses])
-    once = reweighted(torch.tensor([1 / 3, 1 / 3, 0, 1 / 3]), present, losses, 0.01)
-    torch.testing.assert_close(once[present], naive / naive.sum())
-
-
-def test_groupdro_minimises_the_weighted_sum_of_the_domains_losses():
-    learner = make("groupdro+eta=0")
-    losses = cross_entropy(learner.predict(x), y, reduction="none")
-    expected = sum(losses[d == domain].mean() for domain in (0, 1, 3)) / 3
-    assert learner.update(x, y, d, 0)["loss"] == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_mtl_keeps_the_average_of_each_domains_mean_features():
