@@ -28,9 +28,7 @@ class FACT(Method):
 
     def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         both = torch.cat([x, self.intervened(x, d)])
-        student = self.predict(both)
-        with torch.no_grad():
-            teacher = self.teacher(both)
+        student, teacher = self.predict(both), self.teacher(both)
         L_cls = cross_entropy(student, y.repeat(2))
         beta = self.values["beta"] * ramp(int(epoch), self.epochs_of(5))
         L_cot = co_teacher(student, teacher, self.values["temperature"])
