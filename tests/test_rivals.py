@@ -1,10 +1,8 @@
 """Each comparison method's own term, against a naive loop or by its properties."""
 
 import io
-import math
 import shutil
 
-import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -17,7 +15,6 @@ from cirl.methods import METHODS
 from cirl.methods.base import parameters_of
 from cirl.methods.csd import overlap
 from cirl.methods.jigen import permutations, shuffle
-from cirl.methods.matchdg import contrastive as nt_xent
 from cirl.methods.mixstyle import mixed_style
 from cirl.methods.mixup import mixed
 from cirl.methods.rsc import muting
@@ -209,72 +206,6 @@ def test_the_first_order_gradient_of_mldg_is_the_two_term_sum():
     there = torch.autograd.grad(cross_entropy(learner.predict(x[unseen]), y[unseen]), theta)
     for gradient, a, b in zip(gradients, own, there, strict=True):
         torch.testing.assert_close(gradient, a + 0.7 * b, rtol=1e-3, atol=1e-6)
-
-
-# MatchDG
-
-
-@pytest.fixture
-def matched(folder):
-    run = Run(f"folder:{folder}", "wool", "matchdg", weights="none", backbone="convnet32", dim=16, image_size=32)
-    learner = METHODS["matchdg"](Run(**{**vars(run), "batch_size": 4, "epochs": 4}), 2)
-    learner.begin_epoch(loaders(learner.run), 0)
-    return learner
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_matches_are_of_one_class_and_of_other_domains(matched):
-    table, rows = matched.data.table, matched.data.parts["train"]
-    for phi in (None, matched.represent_all()):
-        matches = matched.infer(phi).numpy()
-        assert (matches[np.arange(len(rows)), table.domains[rows]] == rows).all()
-        for domain in (0, 1):
-            assert (table.domains[matches[:, domain]] == domain).all()
-            assert (table.labels[matches[:, domain]] == table.labels[rows]).all()
-        assert set(matches.flatten()) <= set(rows)  # never an image of the target or of validation
-
-
-def test_matches_are_the_nearest_neighbours(matched):
-    phi, rows, table = matched.represent_all(), matched.data.parts["train"], matched.data.table
-    matches = matched.infer(phi)
-    place = {row: i for i, row in enumerate(rows)}
-    for i in (0, 7, 30):
-        for domain in set(table.domains[rows]) - {table.domains[rows[i]]}:
-            candidates = [r for r in rows if table.domains[r] == domain and table.labels[r] == table.labels[rows[i]]]
-            best = max(candidates, key=lambda r: (phi[i] @ phi[place[r]]).item())
-            assert matches[i, domain] == best
-
-
-def test_pairs_are_drawn_with_a_match_of_another_domain(matched):
-    table, drawn = matched.data.table, []
-    whole = type(table).__getitem__
-    watch = {"__getitem__": lambda self, batch: drawn.append(batch[1]) or whole(self, batch)}
-    table.__class__ = type("Watched", (type(table),), watch)
-    a, m, _ = matched.pairs(20)
-    (rows,) = drawn
-    assert (table.domains[rows[:20]] != table.domains[rows[20:]]).all()
-    assert (table.labels[rows[:20]] == table.labels[rows[20:]]).all() and a.shape == m.shape == (20, 3, 32, 32)
-
-
-def test_the_contrast_is_the_naive_loop():
-    phi = torch.nn.functional.normalize(torch.randn(6, 4), dim=1)
-    labels = torch.tensor([0, 1, 2, 0, 1, 2])
-    expected = 0.0
-    for i in range(6):
-        s = [math.exp((phi[i] @ phi[j]).item() / 0.5) for j in range(6)]
-        positive = s[(i + 3) % 6]
-        expected -= math.log(positive / (positive + sum(s[j] for j in range(6) if labels[j] != labels[i]))) / 6
-    assert nt_xent(phi, labels, 0.5).item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_phase_one_moves_the_matcher_and_phase_two_the_rest(matched):
-    batch = next(matched.data.train(0))
-    for epoch, parts in ((0, {"matcher"}), (matched.first_phase, {"encoder", "h1"})):
-        matched.begin_epoch(matched.data, epoch)
-        before = {name: p.clone() for name, p in matched.named_parameters()}
-        matched.update(*batch, epoch)
-        assert {n.split(".")[0] for n, p in matched.named_parameters() if not torch.equal(before[n], p)} == parts
-    assert matched.epochs == 4 + 2
 
 
 # all of them
