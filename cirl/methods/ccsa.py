@@ -29,7 +29,7 @@ class CCSA(Method):
 def contrastive(r: Tensor, y: Tensor, d: Tensor, margin: float) -> Tensor:
     """Semantic alignment and separation over the pairs of the batch that lie in different domains."""
     distance = distances(r, r)
-    across, same = d[:, None] != d[None], y[:, None] == y[None]
+    across, same = (d[:, None] != d[None]).triu(), y[:, None] == y[None]  # each pair once
     together, apart = (across & same).float(), (across & ~same).float()
     alignment = (together * distance.square()).sum() / together.sum().clamp_min(1)
     separation = (apart * (margin - distance).clamp_min(0).square()).sum() / apart.sum().clamp_min(1)

@@ -58,6 +58,12 @@ def test_pairs_of_one_domain_do_not_count():
     torch.testing.assert_close(contrastive(r, torch.zeros(6), torch.arange(6), 1.0), same)
 
 
+def test_a_single_pair_counts_in_full():
+    r, labels, domains = torch.tensor([[0.0, 0.0], [0.3, 0.4]]), torch.tensor([2, 2]), torch.tensor([0, 1])
+    assert contrastive(r, labels, domains, 1.0).item() == pytest.approx(0.125)
+    assert contrastive(r, torch.tensor([2, 0]), domains, 1.0).item() == pytest.approx(0.125)
+
+
 def test_ccsa_is_zero_for_classes_that_coincide_and_lie_a_margin_apart():
     r = torch.tensor([[0.0, 0], [0, 0], [2, 0], [2, 0]])
     assert contrastive(r, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1]), 1.0) == 0

@@ -55,6 +55,14 @@ def test_the_discrepancy_is_the_naive_loop_for_samples_of_different_sizes():
         assert learner.distance(a, a + 5) > learner.distance(a, a + 0.5)
 
 
+@pytest.mark.parametrize("square", [1e-3, 1e-2, 1.0, 1e3])
+def test_points_at_a_known_distance_have_the_kernels_of_all_seven_widths(square):
+    a, b = torch.zeros(3, 2, dtype=torch.double), torch.zeros(3, 2, dtype=torch.double)
+    b[:, 1] = square**0.5
+    expected = sum(2 - 2 * math.exp(-(10.0**power) * square) for power in range(-3, 4))
+    assert make("mmd").distance(a, b).item() == pytest.approx(expected, rel=1e-9)
+
+
 def test_between_samples_of_one_distribution_the_discrepancy_is_zero_on_average_and_the_biased_one_is_not():
     torch.manual_seed(2)
     samples = [torch.randn(2, 10, 6) for _ in range(300)]
