@@ -154,4 +154,4 @@ def decay(run: Run, epoch: int) -> float:
 
 def floats(**terms: Tensor) -> dict[str, float]:
     """The terms as numbers, brought from the device at once."""
-    return dict(zip(terms, torch.stack([term.detach() for term in terms.values()]).tolist(), strict=True))
+    return dict(zip(terms, torch.stack([*terms.values()]).tolist(), strict=True))

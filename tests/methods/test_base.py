@@ -65,6 +65,13 @@ def test_the_classifier_and_the_heads_of_a_method_have_the_rate_of_the_recipe_an
         assert rates == pytest.approx([0.1 * factor, 0.7 * factor, 0.7 * factor])
 
 
+def test_parts_that_do_not_decay_keep_their_rate():
+    learner = make("deepall", lr=0.1, epochs=10, schedule="0.5", recipe="paper")
+    optimizer = learner.sgd((learner.encoder, 2.0, False), (learner.h1, 1.0, True))
+    learner.move(optimizer, [torch.zeros_like(p) for p in parameters_of(optimizer)], 7)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.2, 0.01])
+
+
 @pytest.mark.parametrize("bound", [0.001, 1000.0, 0])
 def test_clipping_bounds_the_norm_of_the_gradient(bound):
     learner = make("deepall", recipe=f"paper+clip={bound}")
