@@ -20,9 +20,14 @@ METHOD_VALUES: dict[str, dict[str, Value]] = {
     "mix": {},
     "cirl": {},
     "fact": {"beta": Value(2, 0), "temperature": Value(10, 1e-3), "momentum": Value(0.9995, 0, 1)},
-    "matchdg": {"weight": Value(1, 0), "temperature": Value(0.05, 1e-3), "every": Value(5, 0.1)},
+    "matchdg": {
+        "weight": Value(1, 0),
+        "temperature": Value(0.05, 1e-3),
+        "every": Value(5, 0.1),
+        "matcher_lr": Value(0.01, 1e-6),
+    },
     "coral": {"gamma": Value(1, 0)},
-    "mmd": {"gamma": Value(1, 0)},
+    "mmd": {"gamma": Value(1, 0), "biased": Value(0, 0, 1)},
     "mixup": {"alpha": Value(0.2, 1e-3)},
     "groupdro": {"eta": Value(0.01, 0)},
     "mtl": {"ema": Value(0.99, 0, 1)},
@@ -51,7 +56,10 @@ TRAINING = {  # fields of the run that a method's authors chose for a backbone a
     ("matchdg", "pacs", "resnet18", "art_painting"): {"lr": 1e-3, "weight_decay": 1e-3},
     ("matchdg", "pacs", "resnet18", "cartoon"): {"lr": 1e-3, "weight_decay": 1e-3},
     ("matchdg", "pacs", "resnet18", "sketch"): {"lr": 1e-2, "weight_decay": 1e-3},
-    ("matchdg", "pacs", "resnet50", "sketch"): {"lr": 5e-4},
+    ("matchdg", "pacs", "resnet50", "photo"): {"lr": 5e-4, "weight_decay": 1e-3},
+    ("matchdg", "pacs", "resnet50", "art_painting"): {"lr": 1e-3, "weight_decay": 1e-3},
+    ("matchdg", "pacs", "resnet50", "cartoon"): {"lr": 1e-3, "weight_decay": 1e-3},
+    ("matchdg", "pacs", "resnet50", "sketch"): {"lr": 5e-4, "weight_decay": 1e-3},
 }
 
 

@@ -38,15 +38,15 @@ REMOVABLE = {
 SECONDS = 120  # a mutant that hangs is caught
 
 
-def mutants(tree: ast.Module) -> Iterator[tuple[int, str, ast.Module]]:
-    """Line, what was changed, and the changed module."""
+def mutants(tree: ast.Module) -> Iterator[tuple[ast.AST, str, ast.Module]]:
+    """The node, what was changed, and the changed module."""
     places = [node for node in ast.walk(tree)]
     for i, node in enumerate(places):
         for what, change in changes(node):
             mutant = copy.deepcopy(tree)
             twin = [*ast.walk(mutant)][i]
             replace(mutant, twin, change(twin))
-            yield getattr(node, "lineno", 0), what, ast.fix_missing_locations(mutant)
+            yield node, what, ast.fix_missing_locations(mutant)
 
 
 def changes(node: ast.AST) -> Iterator[tuple[str, object]]:
@@ -99,21 +99,16 @@ def replace(tree, old, new):
 
 
 def worth(tree: ast.Module, source: str) -> Iterator[tuple[int, str, ast.Module]]:
-    """The mutants outside of annotations, docstrings, raised messages and lines that are marked as equivalent."""
+    """The mutants outside of annotations, raised messages, `strict=True` and lines that are marked as equivalent."""
     lines, skipped = source.splitlines(), set()
     for node in ast.walk(tree):
-        for part in [getattr(node, "annotation", None), getattr(node, "returns", None)] + [node] * isinstance(
-            node, ast.Raise
-        ):
-            skipped |= {id(each) for each in ast.walk(part)} if part else set()
-    kept = [node for node in ast.walk(tree)]
-    for line, what, mutant in mutants(tree):
-        del mutant.type_ignores
-        mutant.type_ignores = []
-        if "# mutant:" not in lines[line - 1] and not any(
-            id(n) in skipped and getattr(n, "lineno", 0) == line for n in kept
-        ):
-            yield line, what, mutant
+        parts = [getattr(node, "annotation", None), getattr(node, "returns", None)]
+        if isinstance(node, ast.Raise) or (isinstance(node, ast.keyword) and node.arg == "strict"):
+            parts.append(node)
+        skipped |= {id(each) for part in parts if part for each in ast.walk(part)}
+    for node, what, mutant in mutants(tree):
+        if id(node) not in skipped and "# mutant:" not in lines[node.lineno - 1]:
+            yield node.lineno, what, mutant
 
 
 class Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):

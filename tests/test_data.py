@@ -3,6 +3,7 @@ import resource
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,12 +38,84 @@ def test_one_domain_is_left_out(folder):
 
 
 def test_an_epoch_shows_every_training_image_as_often_as_the_recipe_says():
-    for recipe, originals in (("paper", 1), ("released", 2)):
+    for recipe, originals in (("paper", 1), ("released+partner=any", 2)):
         loaders = data.loaders(Run(batch_size=30, recipe=recipe))
-        seen = np.concatenate([y for _, y, _ in loaders.train(0)])
-        assert loaders.steps == 2100 // 30
+        batches = [y for _, y, _ in loaders.train(0)]
+        seen = np.concatenate(batches)
+        assert loaders.steps == len(batches) == 2100 // 30
         assert len(seen) == originals * 2100
         assert (np.bincount(seen) == originals * 210).all()
+
+
+def names(images):
+    """Images of a batch, or rows of the cache, as comparable words."""
+    if isinstance(images, torch.Tensor):
+        images = (255 * images).round().byte().permute(0, 2, 3, 1).numpy()
+    return [image.tobytes() for image in images]
+
+
+def test_with_pairs_the_first_halves_of_an_epoch_show_every_training_image_once():
+    loaders = data.loaders(Run(batch_size=30, recipe="released"))
+    batches = list(loaders.train(0))
+    assert len(batches) == loaders.steps == 2100 // 30 and all(len(x) == 60 for x, _, _ in batches)
+    first = [name for x, _, _ in batches for name in names(x[:30])]
+    train = names(loaders.table.images[loaders.parts["train"]])
+    assert sorted(first) == sorted(train)
+    assert (np.bincount(np.concatenate([y[:30] for _, y, _ in batches])) == 210).all()
+    assert {name for x, _, _ in batches for name in names(x[30:])} < set(train)
+
+
+def unbalanced(**more):
+    """tiny with 700, 350 and 70 training images of its source domains, in pairs."""
+    loaders = data.loaders(Run(batch_size=16, recipe="released", **more))
+    train, domains = loaders.parts["train"], loaders.table.domains
+    kept = [train[domains[train] == domain][:count] for domain, count in ((0, 700), (1, 350), (3, 70))]
+    return replace(loaders, parts={**loaders.parts, "train": np.concatenate(kept)})
+
+
+def domains_of_halves(loaders, epochs=1):
+    d = np.stack([d.numpy() for epoch in range(epochs) for _, _, d in loaders.train(epoch)])
+    return d[:, :16].ravel(), d[:, 16:].ravel()
+
+
+def test_a_random_partner_is_of_each_source_domain_equally_often_however_large_the_domains():
+    first, second = domains_of_halves(unbalanced(), epochs=2)
+    shares = {domain: (second == domain).mean() for domain in np.unique(second)}
+    assert shares == pytest.approx({0: 1 / 3, 1: 1 / 3, 3: 1 / 3}, abs=0.04)
+    assert np.bincount(first).tolist() == [1400, 700, 0, 140]
+    assert 0.25 < (first == second).mean() < 0.42  # its own domain among them
+
+
+def test_an_intra_partner_is_of_the_images_domain_and_an_inter_partner_of_the_others():
+    first, second = domains_of_halves(unbalanced(sampling="intra"))
+    assert (first == second).all()
+    first, second = domains_of_halves(unbalanced(sampling="inter"), epochs=2)
+    assert (first != second).all()
+    others = second[first == 0]
+    assert (others == 1).mean() == pytest.approx(0.5, abs=0.05)  # the others equally often
+
+
+def test_within_its_domain_a_partner_is_any_training_image():
+    loaders = unbalanced()
+    train, domains = loaders.parts["train"], loaders.table.domains
+    rows = np.repeat(train[:1], 20_000)
+    drawn = loaders.partners(rows, np.random.default_rng(3))
+    small = train[domains[train] == 3]
+    counts = [(drawn == row).sum() for row in small]
+    assert set(drawn) == set(train) and rows[0] in drawn  # as released, the image itself among them
+    assert min(counts) > 50 and max(counts) < 150  # 20,000 / 3 / 70 = 95
+
+
+@pytest.mark.parametrize("sampling", ["random", "intra", "inter"])
+def test_pairs_are_a_function_of_seed_and_epoch(sampling):
+    def epoch_of(seed, epoch):
+        torch.manual_seed(epoch + 50 * seed)  # other randomness does not matter
+        return torch.cat([x for x, _, _ in unbalanced(sampling=sampling, seed=seed).train(epoch)])
+
+    first, other_epoch, other_seed = epoch_of(0, 3), epoch_of(0, 4), epoch_of(1, 3)
+    torch.manual_seed(1)
+    assert torch.equal(first, epoch_of(0, 3))
+    assert not torch.equal(first, other_epoch) and not torch.equal(first, other_seed)
 
 
 def test_batches_are_a_function_of_seed_and_epoch(folder):

@@ -1,6 +1,7 @@
 import cmath
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -59,6 +60,46 @@ def test_the_phase_is_kept_before_clipping():
     strong = fourier.amplitude_phase(calm)[0] > 0.5
     turn = fourier.amplitude_phase(mixed)[1] - fourier.amplitude_phase(calm)[1]
     assert torch.cos(turn)[strong].min() > 0.999
+
+
+def flat_images():
+    """Images with bins of amplitude 0: black, white, grey, one black channel, stripes, one white pixel."""
+    images = torch.zeros(6, 3, 16, 12)
+    images[1], images[2], images[3, 1:] = 1.0, 0.5, 0.25
+    images[4, :, ::2] = 1.0
+    images[5, :, 3, 4] = 1.0
+    return images
+
+
+@pytest.mark.parametrize("amount", [0.0, 0.3, 1.0])
+def test_the_fast_path_is_equations_4_to_6_also_where_bins_have_no_amplitude(amount):
+    flat, lam = flat_images(), torch.full((6,), amount)
+    partners = torch.rand(6, 3, 16, 12)
+    A, P = fourier.amplitude_phase(flat)
+    assert (A == 0).sum() > 1000
+    expected = fourier.recombine(
+        fourier.mix_amplitude(A, fourier.amplitude_phase(partners)[0], lam), P, (16, 12)
+    ).clamp(0, 1)
+    torch.testing.assert_close(fourier.intervene(flat, partners, lam), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("amount", [0.3, 1.0])
+def test_the_fast_path_among_a_batch_is_equations_4_to_6_also_where_bins_have_no_amplitude(amount):
+    batch = torch.cat([flat_images(), torch.rand(6, 3, 16, 12)])
+    partner, lam = torch.arange(12).flip(0), torch.full((12,), amount)
+    A, P = fourier.amplitude_phase(batch)
+    A_hat = fourier.mix_amplitude(A, A[partner], lam)
+    expected = fourier.recombine(A_hat, P, (16, 12)).clamp(0, 1)
+    torch.testing.assert_close(fourier.intervene_among(batch, partner, lam), expected, atol=1e-5, rtol=0)
+
+
+def test_a_black_image_takes_the_partners_amplitude_at_phase_zero():
+    """numpy's full transform: the phase of 0 is 0."""
+    black, partner = torch.zeros(1, 3, 8, 8), torch.rand(1, 3, 8, 8)
+    amplitude = np.abs(np.fft.fft2(partner.double().numpy()))
+    expected = np.clip(np.real(np.fft.ifft2(0.7 * amplitude)), 0, 1)
+    mixed = fourier.intervene(black, partner, torch.tensor([0.7]))
+    np.testing.assert_allclose(mixed.numpy(), expected, atol=1e-5)
 
 
 def test_images_without_any_contrast_stay_finite():

@@ -1,7 +1,10 @@
 """Alignment of the source domains' features: what CORAL and MMD share.
 
-L = l(h1(r), y) + gamma(t) mean over pairs of source domains of a distance of their features; gamma(t) is ramped up,
-since from scratch the features would collapse before they are of use.
+L = l(h1(r), y) + gamma(t) mean over pairs of source domains of distance(r of one, r of the other)
+
+where l is the mean cross entropy of the batch and gamma(t) ramps up over the first half of the run: from scratch, a
+network whose features are aligned at once does not begin to learn. DomainBed has a constant gamma and batches with
+equally many images of each domain. Domains with fewer than two images in the batch are left out of the mean.
 """
 
 from torch import Tensor
@@ -11,10 +14,9 @@ from cirl.methods.base import Method, floats, over_pairs
 
 
 class Alignment(Method):
-    """A method adds its `distance` of two samples of features."""
+    """A method adds its `distance` between two samples of features."""
 
-    @staticmethod
-    def distance(a: Tensor, b: Tensor) -> Tensor:
+    def distance(self, a: Tensor, b: Tensor) -> Tensor:
         raise NotImplementedError
 
     def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:

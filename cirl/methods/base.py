@@ -129,6 +129,11 @@ def over_pairs(distance: Callable[[Tensor, Tensor], Tensor], r: Tensor, d: Tenso
     return torch.stack(distances).mean() if distances else r.sum() * 0
 
 
+def distances(a: Tensor, b: Tensor) -> Tensor:
+    """|a_i - b_j| for all rows, from the differences: |a|^2 + |b|^2 - 2 ab loses small distances to rounding."""
+    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
+
+
 def sample_beta(alpha: float, count: int, device: torch.device) -> Tensor:
     """lambda ~ Beta(alpha, alpha), one per image."""
     return torch.distributions.Beta(torch.tensor(alpha), torch.tensor(alpha)).sample((count,)).to(device)
@@ -149,4 +154,4 @@ def decay(run: Run, epoch: int) -> float:
 
 def floats(**terms: Tensor) -> dict[str, float]:
     """The terms as numbers, brought from the device at once."""
-    return dict(zip(terms, torch.stack([term.detach() for term in terms.values()]).tolist(), strict=True))
+    return dict(zip(terms, torch.stack([*terms.values()]).tolist(), strict=True))

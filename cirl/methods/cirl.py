@@ -1,6 +1,13 @@
 """CIRL: causal intervention, causal factorization and adversarial mask (Lv et al., CVPR 2022).
 
-One forward and one backward pass of the encoder per step: the masker's step uses the same representations, detached.
+Generator and classifiers minimise L_sup + L_inf + tau(t) L_Fac, the masker minimises L_sup - L_inf (Eq. 14), with
+L_sup = l(h1(m_o r_o), y) + l(h1(m_a r_a), y), L_inf = l(h2((1 - m_o) r_o), y) + l(h2((1 - m_a) r_a), y) (Eq. 13) and
+L_Fac = 1/2 |C - I|^2 (Eq. 10). The recipe `released` weighs L_sup and L_inf by 1/4 and takes the L_Fac of the authors'
+code; during its warm-up the generator's step has m = 1 in L_sup and 1 - m = 1 in L_inf, the masker's step has not.
+
+One forward and one backward pass of the encoder per step: the masker's step uses the same representations and masks,
+with the classifiers as the generator's step left them. The authors' code runs the encoder and draws the masks a second
+time (ledger, rows 10 and 21). `Method.step` computes the gradients of one optimizer's parameters only.
 """
 
 import torch
@@ -13,7 +20,7 @@ from cirl.model import Masker
 
 
 class CIRL(Method):
-    """Generator and classifiers minimise L_sup + L_inf + tau L_Fac, the masker L_sup - L_inf (Eq. 14).
+    """Both optimizers of Eq. 14, and the variants of Table 5.
 
     Table 5: without `cint` there are no mixed images and C is that of r_o with itself, less its diagonal; without
     `cfac` only the diagonal of C counts; without `advm` there is no mask, and Eq. 11 takes the place of Eq. 13."""
@@ -42,10 +49,10 @@ class CIRL(Method):
         if int(epoch) < self.epochs_of(self.recipe.warmup):  # the generator does not see the masks yet (ledger, row 7)
             L_sup, L_inf = self.unmasked(r_o, r_a, y)
         else:
-            L_sup, L_inf = self.masked(r_o, r_a, m_o.detach(), m_a.detach(), y)
+            L_sup, L_inf = self.masked(r_o, r_a, m_o, m_a, y)
         loss, _ = losses.objectives(L_sup, L_inf, L_fac, self.tau(epoch))
         self.step(generator, loss, epoch)
-        _, adversary = losses.objectives(*self.masked(r_o.detach(), r_a.detach(), m_o, m_a, y), L_fac, self.tau(epoch))
+        _, adversary = losses.objectives(*self.masked(r_o, r_a, m_o, m_a, y), L_fac, self.tau(epoch))
         self.step(masker, adversary, epoch)
         terms = dict(loss=loss, L_sup=L_sup, L_inf=L_inf, L_fac=L_fac, adversary=adversary)
         return floats(**terms, diagonal=losses.invariance(self.C), mask=m_o.mean())

@@ -1,6 +1,11 @@
 """FACT: A Fourier-based Framework for Domain Generalization (Xu et al., CVPR 2021).
 
-L = 1/2 l(S(x_o), y) + 1/2 l(S(x_a), y) + beta(t) [KL(T(x_o) || S(x_a)) + KL(T(x_a) || S(x_o))], softened logits.
+L = 1/2 l(S(x_o), y) + 1/2 l(S(x_a), y) + beta(t) [KL(T(x_o) || S(x_a)) + KL(T(x_a) || S(x_o))]
+
+with x_a the amplitude mix that CIRL uses (Eqs. 4-6), softmax at temperature 10 in both KL terms and no factor 10^2, and
+beta(t) the sigmoid ramp over the first 5 of 50 epochs, epoch by epoch. As in the authors' code, the teacher T is in
+training mode (batch norm with the statistics of the batch), without gradient; its parameters are averaged, the running
+statistics of its batch norm are its own.
 """
 
 import copy
@@ -14,7 +19,7 @@ from cirl.methods.base import Method, floats, ramp
 
 
 class FACT(Method):
-    """A student S and its teacher T, an average of the student's parameters over the steps; S is what is tested."""
+    """A student S and its teacher T, the average of the student's parameters over the steps; S is evaluated."""
 
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)
@@ -23,9 +28,7 @@ class FACT(Method):
 
     def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         both = torch.cat([x, self.intervened(x, d)])
-        student = self.predict(both)
-        with torch.no_grad():
-            teacher = self.teacher(both)
+        student, teacher = self.predict(both), self.teacher(both)
         L_cls = cross_entropy(student, y.repeat(2))
         beta = self.values["beta"] * ramp(int(epoch), self.epochs_of(5))
         L_cot = co_teacher(student, teacher, self.values["temperature"])
@@ -36,12 +39,12 @@ class FACT(Method):
 
     @torch.no_grad()
     def average(self) -> None:
-        """T <- m T + (1 - m) S, parameters only, m = min(1 - 1 / (t + 1), momentum)."""
+        """T <- m T + (1 - m) S, parameters only, m = min(1 - 1 / (t + 1), momentum), t = 1 in the first step."""
+        self.steps += 1
         momentum = min(1 - 1 / (self.steps.item() + 1), self.values["momentum"])
         student = [*self.encoder.parameters(), *self.h1.parameters()]
         for mean, value in zip(self.teacher.parameters(), student, strict=True):
             mean.lerp_(value, 1 - momentum)
-        self.steps += 1
 
 
 def co_teacher(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:

@@ -1,6 +1,9 @@
 """GroupDRO: Distributionally Robust Neural Networks for Group Shifts (Sagawa et al., ICLR 2020).
 
-L = sum_d q_d l_d, q_d <- q_d exp(eta l_d) / sum: the worst source domain weighs most.
+L = sum over source domains d of q_d l_d, after q_d <- q_d exp(eta l_d) / sum over d of the same
+
+where l_d is the mean cross entropy of the domain's images in the batch; the weights q start equal. A domain without
+images in the batch has no loss and keeps its weight, up to the normalisation (as in the authors' code).
 """
 
 import torch

@@ -1,9 +1,16 @@
 """MatchDG: Domain Generalization using Causal Matching (Mahajan et al., ICML 2021).
 
-Phase 1, on a network of its own: -log e^{s(a, m) / t} / (e^{s(a, m) / t} + sum over other classes of e^{s(a, n) / t})
-for images a and their matches m, of the same class in another domain, inferred again every five epochs (of 50) by
-nearest neighbour.
-Phase 2: L = l(x, y) + l(matched, y) + lambda(t) |logits(a) - logits(m)|^2 with the matches of phase 1.
+Phase 1 trains a network phi of its own, the matcher, on images a and their matches m (same class, other domain):
+  L = w(t) mean over both of a, m of -log [e^{s(a, m) / 0.05} / (e^{s(a, m) / 0.05} + sum over n of e^{s(a, n) / 0.05})]
+with s the cosine similarity of phi and n the images of other classes. Matches are random at first and inferred again
+every five epochs (of 50): the nearest neighbour by s in each other source domain.
+Phase 2 trains encoder and classifier with the matches of the end of phase 1:
+  L = l(x, y) + l(a and m, y) + lambda w(t) mean |logits(a) - logits(m)|^2
+w(t) = (t + 1) / (T + 1) in epoch t of the phase's T, as in the authors' code, which also has phi at a constant learning
+rate of 0.01. Their code differs in this: the matcher is always a ResNet-50 and trains for 50 epochs, of which the best
+is kept (here: the run's backbone, half of the run's epochs, the last of them); a match is a tuple of one image of each
+domain around an image of the domain with most images of the class (here: pairs, around any image, half as many as the
+batch has images); neighbours are nearest by Euclidean distance.
 """
 
 from itertools import product
@@ -19,12 +26,12 @@ from cirl.model import Network
 
 
 class MatchDG(Method):
-    """Phase 1 takes half as many epochs as the run has and comes before them; lambda grows linearly in phase 2."""
+    """Two phases: the first takes half as many epochs as the run has and comes before them."""
 
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)
         self.matcher = Network(run.backbone, run.dim, run.weights)
-        self.optimizers = [*self.make_optimizers(), self.sgd((self.matcher, 1.0, True))]
+        self.optimizers = [*self.make_optimizers(), self.sgd((self.matcher, self.values["matcher_lr"] / run.lr, False))]
         self.matches, self.data = None, None  # (training images, domains): the row of each one's match
 
     @property
@@ -47,15 +54,15 @@ class MatchDG(Method):
         a, m, labels = self.pairs(max(2, len(x) // 2)) if self.data else random_pairs(x, y, d)
         if epoch < self.first_phase:
             phi = normalize(self.matcher(torch.cat([a, m])), dim=1)
-            loss = contrastive(phi, labels.repeat(2), self.values["temperature"])
+            L_match = contrastive(phi, labels.repeat(2), self.values["temperature"])
+            loss = grown(epoch, self.first_phase) * L_match
             self.step(self.optimizers[1], loss, epoch)
-            return floats(loss=loss, L_match=loss)
-        t = int(epoch) - self.first_phase
+            return floats(loss=loss, L_match=L_match)
+        t = epoch - self.first_phase
         logits, matched = self.predict(torch.cat([x, a, m])).split([len(x), 2 * len(a)])
         L_cls, L_matched = cross_entropy(logits, y), cross_entropy(matched, labels.repeat(2))
         L_match = (matched[: len(a)] - matched[len(a) :]).square().sum(1).mean()
-        weight = self.values["weight"] * (t + 1) / self.run.epochs
-        loss = L_cls + L_matched + weight * L_match
+        loss = L_cls + L_matched + self.values["weight"] * grown(t, self.run.epochs) * L_match
         self.step(self.optimizers[0], loss, t)
         return floats(loss=loss, L_cls=L_cls, L_matched=L_matched, L_match=L_match)
 
@@ -96,6 +103,11 @@ class MatchDG(Method):
 
     def set_extra_state(self, state: Tensor) -> None:
         self.matches = state if state.numel() else None
+
+
+def grown(epoch: float, epochs: int) -> float:
+    """Linear in the epoch, from 1 / (epochs + 1)."""
+    return (int(epoch) + 1) / (epochs + 1)
 
 
 def random_pairs(x: Tensor, y: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
