@@ -1,6 +1,13 @@
 """CrossGrad: Generalizing Across Domains via Cross-Gradient Training (Shankar et al., ICLR 2018).
 
-L_label = (1 - alpha) l(x, y) + alpha l(x + eps grad_x l_dom, y), and L_dom the other way round.
+The label network h1(g(x)) minimises (1 - alpha) l(x, y) + alpha l(x_d, y), the domain network
+(1 - alpha) l_dom(x, d) + alpha l_dom(x_l, d). x_d is x perturbed by the gradient of l_dom, x_l by that of l; both are
+constants. A perturbation is delta = eps * clamp(gradient, -bound, bound), where the gradient is that of the batch's
+mean loss with respect to the normalised image. So it is in Dassl, whose clamp of 0.1 is in normalised units too. The
+networks normalise inside, so images in [0, 1] are perturbed by std * delta.
+
+The same alpha and eps serve both networks. Both losses are computed before either network moves. The domain network has
+an output for the target domain too, which is never the right one.
 """
 
 import torch
@@ -22,11 +29,9 @@ class CrossGrad(Method):
         self.optimizers = [*self.make_optimizers(), self.sgd((self.domain, 1.0, True))]
 
     def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
-        alpha, x = self.values["alpha"], x.requires_grad_()
-        labels, domains = self.predict(x), self.domain(x)
-        x_d = self.perturbed(x, cross_entropy(domains, d, reduction="sum"))
-        x_l = self.perturbed(x, cross_entropy(labels, y, reduction="sum"))
-        L_cls, L_dom = cross_entropy(labels, y), cross_entropy(domains, d)
+        alpha, x = self.values["alpha"], x.detach().requires_grad_()
+        L_cls, L_dom = cross_entropy(self.predict(x), y), cross_entropy(self.domain(x), d)
+        x_d, x_l = self.perturbed(x, L_dom), self.perturbed(x, L_cls)
         loss = (1 - alpha) * L_cls + alpha * cross_entropy(self.predict(x_d), y)
         loss_d = (1 - alpha) * L_dom + alpha * cross_entropy(self.domain(x_l), d)
         self.step(self.optimizers[0], loss, epoch)
@@ -34,6 +39,7 @@ class CrossGrad(Method):
         return floats(loss=loss, L_cls=L_cls, L_dom=L_dom)
 
     def perturbed(self, x: Tensor, loss: Tensor) -> Tensor:
-        """x + eps grad_x loss, each value of the gradient bounded."""
+        """x + std * eps * the gradient of the loss by the normalised image, each of its values bounded."""
+        std, bound = self.encoder.std, self.values["bound"]
         (gradient,) = torch.autograd.grad(loss, x, retain_graph=True)
-        return (x + self.values["eps"] * gradient.clamp(-self.values["bound"], self.values["bound"])).detach()
+        return x + std * self.values["eps"] * (std * gradient).clamp(-bound, bound)

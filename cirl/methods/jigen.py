@@ -1,6 +1,13 @@
 """JiGen: Domain Generalization by Solving Jigsaw Puzzles (Carlucci et al., CVPR 2019).
 
-L = l(h1(g(x)), y) on whole images + weight l(h_jig(g(x_p)), p) on all, p the permutation of 3 x 3 tiles (0: none).
+L = mean over whole images l(h1(g(x)), y) + weight * mean over all images l(h_jig(g(x_p)), p),
+where x_p is x with its 3 x 3 tiles in order p of P + 1. p = 0, the whole image, has probability `whole`; the P other
+orders are equally likely.
+
+Only whole images are classified. The authors' code does so with its flag classify_only_sane; as its README runs it, it
+classifies shuffled images too. There the whole image has probability whole + (1 - whole) / (P + 1), and a tile turns
+grey with probability 0.1. The permutations there come from a file; here they are chosen greedily, far apart in Hamming
+distance. Pixels at the edges that three tiles leave over stay in place.
 """
 
 import torch

@@ -2,7 +2,10 @@
 Training, 2020).
 
 L = lambda l(h1(g(x~)), y) + (1 - lambda) l(h1(g(x~)), y'), x~ = lambda x + (1 - lambda) x',
-lambda ~ Beta(alpha, alpha), one per image.
+lambda ~ Beta(alpha, alpha), one per image. For x' first another source domain is drawn, then an image of it.
+
+DomainBed pairs the domains of a step in a ring and draws one lambda per pair. Here each image draws a partner and a
+lambda, since a batch need not hold equally many images of each domain.
 """
 
 import torch

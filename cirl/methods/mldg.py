@@ -1,6 +1,11 @@
 """MLDG: Learning to Generalize, Meta-Learning for Domain Generalization (Li et al., AAAI 2018), first order.
 
-gradient = grad F(theta) + beta grad G(theta - inner_lr grad F(theta)), F on the meta-train, G on the meta-test domains.
+The step follows grad F(theta) + beta grad G(theta'), theta' = theta - inner_lr grad F(theta), where F is the mean cross
+entropy of the meta-train images, G that of the meta-test images, and grad G is taken at theta'. The paper minimises
+F(theta) + beta G(theta'), whose gradient has a second derivative more; DomainBed leaves it out as well.
+
+Each step one source domain, drawn at random, is the meta-test domain. DomainBed instead pairs single domains and makes
+the inner step with Adam; here, as in the paper, it is a plain gradient step. A batch of one domain is split in two.
 """
 
 import torch
@@ -12,7 +17,7 @@ from cirl.methods.base import Method, floats, parameters_of
 
 
 class MLDG(Method):
-    """Each step one of the source domains plays the unseen one."""
+    """Each step one of the source domains takes the part of the unseen one."""
 
     def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
         present = d.unique()
@@ -28,7 +33,7 @@ class MLDG(Method):
         theta = parameters_of(self.optimizers[0])
         F = cross_entropy(self.predict(x[~unseen]), y[~unseen])
         train = torch.autograd.grad(F, theta)
-        inner = [(p - self.values["inner_lr"] * g).detach().requires_grad_() for p, g in zip(theta, train, strict=True)]
+        inner = [p - self.values["inner_lr"] * g for p, g in zip(theta, train, strict=True)]
         names = [name for name, _ in self.encoder.named_parameters()]
         r = functional_call(self.encoder, dict(zip(names, inner, strict=False)), x[unseen])
         weight, bias = inner[len(names) :]

@@ -1,6 +1,12 @@
 """MTL: Domain Generalization by Marginal Transfer Learning (Blanchard et al., JMLR 2021).
 
-L = l(h1([r, e_d]), y), e_d an average over steps of the mean features of domain d.
+L = l(h1([r, e_d]), y), the mean over all images, where e_d is the embedding of the image's domain. It starts from 0,
+and each step first updates it: e_d <- ema * mean of r over the images of domain d + (1 - ema) * e_d. The gradient
+passes through the new mean, not through the old e_d.
+
+`ema` is the weight of the new mean, as in DomainBed: with 0.99 the embedding is nearly the mean of the current batch.
+DomainBed's code overwrites the embedding with normal noise just before it is used; this is not followed. It also sums
+the mean losses of the domains, where this is the mean over the images.
 """
 
 import torch
@@ -12,7 +18,7 @@ from cirl.methods.base import Method, floats
 
 
 class MTL(Method):
-    """The classifier sees an image's features and its domain's; at inference those of the batch stand for these."""
+    """The classifier sees the features and the domain's embedding; at inference the mean of the batch replaces it."""
 
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)
@@ -27,10 +33,10 @@ class MTL(Method):
         return floats(loss=loss)
 
     def embed(self, r: Tensor, d: Tensor) -> Tensor:
-        """e_d <- ema e_d + (1 - ema) mean r of the domain; the e_d of each image."""
+        """Update e_d for the domains of the batch; return the e_d of each image, (B, N)."""
         ema, new = self.values["ema"], {}
         for domain in d.unique().tolist():
-            new[domain] = ema * self.embeddings[domain] + (1 - ema) * r[d == domain].mean(0)
+            new[domain] = ema * r[d == domain].mean(0) + (1 - ema) * self.embeddings[domain]
             self.embeddings[domain] = new[domain].detach()
         return torch.stack([new[domain] for domain in d.tolist()])
 

@@ -1,7 +1,15 @@
 """SagNet: Reducing Domain Gap by Reducing Style Bias (Nam et al., CVPR 2021).
 
-Content net: l(h1(c(SR(f(x)))), y) + w_adv H(uniform, s(CR(f(x)))); style net s: l(s(CR(f(x))), y). SR gives the maps a
-style between their own and another image's, CR the content of another image.
+Encoder and h1 minimise l(h1(c(SR(f(x)))), y) + adversarial * H(uniform, s(CR(f(x)))), the style net s minimises
+l(s(CR(f(x))), y). f is the first two of the encoder's four stages (all before layer3 of a ResNet), c the other two. The
+content of maps is what remains when they are normalised per image and channel. SR keeps the content and interpolates
+mean and variance with those of another image; CR keeps mean and variance and takes the content of another image.
+
+As in the authors' code, variances (not deviations) are interpolated, the variance is unbiased, 1e-5 is added to it, the
+borrowed content is detached, SR and CR draw separate permutations of the batch, and H = -mean log(softmax + 1e-5).
+Different from it: there the adversarial term has a separate optimizer, which moves only the affine parameters of the
+batch normalisation in f and clips their gradient to norm 0.1, and dropout of 0.5 precedes both classifiers. Here the
+term is a part of the encoder's loss and moves all of f, since the ConvNet has no normalisation.
 """
 
 import copy
@@ -11,41 +19,51 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from cirl.config import Run
-from cirl.methods.base import Method, floats
-from cirl.methods.styles import restyled, style
+from cirl.methods.base import Method, floats, parameters_of
+from cirl.methods.styles import style
+
+EPSILON = 1e-5
 
 
 class SagNet(Method):
-    """f: the first three stages, c and s: two copies of the last, with a classifier each."""
+    """s: a copy of the last two stages with a classifier of its own."""
 
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)
-        self.style_net = nn.Sequential(copy.deepcopy(self.encoder.stages()[-1]), nn.Linear(run.dim, classes))
+        back = copy.deepcopy(self.encoder.stages()[2:])
+        self.style_net = nn.Sequential(*back, nn.Linear(run.dim, classes))
         self.optimizers = [*self.make_optimizers(), self.sgd((self.style_net, 1.0, True))]
 
     def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
-        *front, back = self.encoder.stages()
-        maps = self.encoder.normalise(x)
-        for stage in front:
-            maps = stage(maps)
-        other = torch.randperm(len(x), device=x.device)
-        alpha = torch.rand(len(x), 1, 1, 1, device=x.device)
-        L_cls = cross_entropy(self.h1(back(style_randomised(maps, other, alpha))), y)
-        guess = self.style_net(content_randomised(maps, other))
-        L_adv = -guess.log_softmax(1).mean()  # cross entropy with the uniform distribution
+        first, second, *back = self.encoder.stages()
+        maps = second(first(self.encoder.normalise(x)))
+        guess = self.style_net(content_randomised(maps, torch.randperm(len(x), device=x.device)))
+        other, alpha = torch.randperm(len(x), device=x.device), torch.rand(len(x), 1, 1, 1, device=x.device)
+        logits = nn.Sequential(*back, self.h1)(style_randomised(maps, other, alpha))
+        L_cls, L_style = cross_entropy(logits, y), cross_entropy(guess, y)
+        L_adv = -(guess.softmax(1) + EPSILON).log().mean()  # cross entropy with the uniform distribution
         loss = L_cls + self.values["adversarial"] * L_adv
-        L_style = cross_entropy(self.style_net(content_randomised(maps.detach(), other)), y)
+        gradients = torch.autograd.grad(L_style, parameters_of(self.optimizers[1]), retain_graph=True)
         self.step(self.optimizers[0], loss, epoch)
-        self.step(self.optimizers[1], L_style, epoch)
+        self.move(self.optimizers[1], gradients, epoch)
         return floats(loss=loss, L_cls=L_cls, L_adv=L_adv, L_style=L_style)
 
 
 def style_randomised(maps: Tensor, other: Tensor, alpha: Tensor) -> Tensor:
-    """Own content, style between the image's own and another's."""
-    mean, std = style(maps)
-    return restyled(maps, torch.lerp(mean[other], mean, alpha), torch.lerp(std[other], std, alpha))
+    """SR: own content; mean and variance alpha own + (1 - alpha) other."""
+    mean, variance = style(maps)
+    return restyled(content(maps), torch.lerp(mean[other], mean, alpha), torch.lerp(variance[other], variance, alpha))
 
 
 def content_randomised(maps: Tensor, other: Tensor) -> Tensor:
-    """Own style, another's content."""
-    return restyled(maps[other], *style(maps))
+    """CR: another image's content, which receives no gradient; own mean and variance."""
+    return restyled(content(maps)[other].detach(), *style(maps))
+
+
+def content(maps: Tensor) -> Tensor:
+    mean, variance = style(maps)
+    return (maps - mean) / (variance + EPSILON).sqrt()
+
+
+def restyled(content: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    return content * (variance + EPSILON).sqrt() + mean
