@@ -243,4 +243,4 @@ def test_a_run_without_weights_is_missing(workspace):
     (runs.folder(whole) / "model.pt").write_bytes(b"")
     table, ready = audits.with_weights({"DeepAll": [whole, bare], "Mix": [none]})
     assert ready == [("DeepAll", whole)] and table["row"].tolist() == ["DeepAll"]
-    assert table.attrs == {"expected": 3, "missing": sorted([bare.id, none.id]), "skipped": {}}
+    assert table.attrs == {"expected": 3, "missing": sorted([bare.id, none.id]), "skipped": {}, "other_code": []}

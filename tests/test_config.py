@@ -108,6 +108,11 @@ def test_values_arrive_as_papermill_hands_them_over(tmp_path):
         ("epochs", 0, "at least 1"),
         ("image_size", 8, "at least 16"),
         ("sampling", "outer", "random, intra, inter"),
+        ("schedule", "warm", "cosine, constant, or increasing shares"),
+        ("schedule", "0.8+0.4", "cosine, constant, or increasing shares"),
+        ("schedule", 1.5, "cosine, constant, or increasing shares"),
+        ("augment", "yes", "True, False"),
+        ("recipe", "released+originals=1", "partner=pair with originals=2"),
         ("cint", "yes", "True, False"),
     ],
 )

@@ -5,11 +5,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from cirl import files, grid, page, paths, report, results
 from cirl.config import Run
+from cirl.digest import training_digest
 from cirl.errors import UserError
-from cirl.metrics import READINGS
+from cirl.metrics import READINGS, representation_importance
 
 RUNS = {"DeepAll": [Run(method="deepall", target=t, seed=s) for t in ("street", "print") for s in (0, 1)]}
 
@@ -19,9 +21,11 @@ def record(run, accuracy):
     chosen = {"epoch": 1, "source_val": 90.0, "target": accuracy, "invariance": 0.5, "independence": 100.0}
     metrics = {"id": run.id, "seconds": 1.0, **{rule: chosen for rule in results.RULES}, "floor": 30.0}
     metrics["oracle"] = {**chosen, "target": accuracy + 5}
-    metrics |= {f"importance_{reading}": {"mean": 3.0, "std": 0.1} for reading in READINGS}
     place = paths.RUNS / run.id
-    files.write(place / "config.json", json.dumps({**asdict(run), "provenance": {"commit": "abc", "code": "x"}}))
+    files.write(
+        place / "config.json",
+        json.dumps({**asdict(run), "provenance": {"commit": "abc", "code": training_digest(run)}}),
+    )
     files.write(
         place / "history.csv", f"epoch,loss,source_val,target,independence,floor,seconds\n0,1,80,{accuracy},5,3,1\n"
     )
@@ -36,7 +40,9 @@ def recorded(workspace):
 
 
 def test_the_collected_files_alone_give_the_same_tables_and_curves(recorded):
-    table, history = results.load_runs(RUNS), results.load_history(RUNS)
+    for run in RUNS["DeepAll"]:
+        torch.save({"h1.weight": torch.randn(10, 32)}, paths.RUNS / run.id / "model.pt")
+    table, history = results.load_runs(RUNS, importance=True), results.load_history(RUNS)
     results.collect(RUNS["DeepAll"], "tiny")
     paths.RUNS.rename(recorded / "gone")
     again, curves = results.load_runs(RUNS), results.load_history(RUNS)
@@ -55,6 +61,27 @@ def test_the_collected_files_alone_give_the_same_tables_and_curves(recorded):
         curves[shown].reset_index(drop=True), history[shown].reset_index(drop=True), check_dtype=False
     )
     assert results.coverage(again) == results.coverage(curves) == "4 of 4 runs"
+
+
+def test_importance_is_read_from_the_weights(recorded):
+    run, W = RUNS["DeepAll"][0], torch.randn(10, 32)
+    torch.save({"h1.weight": W}, paths.RUNS / run.id / "model.pt")
+    (row,) = results.load_runs({"DeepAll": [run]}, importance=True).to_dict("records")
+    for reading in READINGS:
+        assert row[f"importance_{reading}.mean"] == pytest.approx(representation_importance(W, reading).mean().item())
+    assert "importance_class.mean" not in results.load_runs({"DeepAll": [run]})  # asked for by Table 6 alone
+
+
+def test_runs_of_other_code_are_counted_whether_read_from_folders_or_from_the_records(recorded):
+    run = RUNS["DeepAll"][0]
+    config = paths.RUNS / run.id / "config.json"
+    config.write_text(config.read_text().replace(training_digest(run), "0123456789abcdef"))
+    expected = "4 of 4 runs (1 of 4 runs come from other code)"
+    assert results.coverage(results.load_runs(RUNS)) == expected
+    results.collect(RUNS["DeepAll"], "tiny")
+    paths.RUNS.rename(recorded / "gone")
+    table = results.load_runs(RUNS)
+    assert results.coverage(table) == expected and table.attrs["other_code"] == [run.id]
 
 
 def test_collecting_keeps_the_rows_of_runs_that_are_not_here(recorded):
@@ -218,14 +245,6 @@ def test_an_item_carries_study_coverage_claims_and_what_is_missing(recorded):
 def test_an_unknown_table_of_the_paper_is_refused():
     with pytest.raises(UserError, match="Tables 1 to 14"):
         report.paper_table(15)
-
-
-def test_the_digest_of_training_does_not_feel_words_but_feels_code():
-    source = '"""Doc."""\n\ndef f(x):\n    """Doc."""\n    return x + 1  # why\n'
-    same = '"""Other."""\ndef f(x):\n    """Words."""\n    return (x + 1)\n'
-    assert files._without_words(source) == files._without_words(same)
-    assert files._without_words(source) != files._without_words(same.replace("1", "2"))
-    assert files.training_digest() == files.training_digest()
 
 
 def test_findings_are_one_line_each_and_stand_between_the_marks_of_the_readme(workspace):

@@ -25,12 +25,7 @@ def train(run, stop_after=None):
     for epoch in range(len(history), learner.epochs):
         if epoch == stop_after:
             return None
-        runs.seed_epoch(run, epoch)
-        learner.begin_epoch(data, epoch)
-        batches = enumerate(data.train(epoch))
-        steps = [runs.finite(learner.update(*batch, epoch), epoch, step) for step, batch in batches]
-        terms = pd.DataFrame(steps).mean().to_dict()
-        history.append({"epoch": epoch, **terms, **metrics.evaluate(learner, data), "seconds": 0.0})
+        history.append({**runs.train_epoch(learner, data, epoch), "seconds": 0.0})
         runs.checkpoint(run, learner, history)
     return runs.finish(run, learner, history)
 
@@ -107,11 +102,28 @@ def test_a_half_done_run_of_other_code_begins_anew(folder, monkeypatch):
     whole = train(run)
     runs.folder(run).rename(folder.parent / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "training_digest", lambda: "older code")
+        patch.setattr(runs, "training_digest", lambda run: "older code")
         train(run, stop_after=2)
     data = loaders(run)
     assert runs.resume(run, METHODS["deepall"](run, 2), data) == []
     assert train(run) == whole
+
+
+def test_a_finished_run_of_other_code_is_shown_with_a_warning(folder, monkeypatch):
+    run = short(folder)
+    whole = train(run)
+    monkeypatch.setattr(runs, "training_digest", lambda run: "newer code")
+    with pytest.warns(UserWarning, match="was trained by another version of the code; delete the folder"):
+        assert train(run) == whole
+
+
+def test_schedule_augmentation_classes_and_machine_are_in_the_config(folder):
+    run = short(folder, schedule="0.50+0.75", augment=False)
+    train(run, stop_after=0)
+    config = json.loads((runs.folder(run) / "config.json").read_text())
+    assert (config["schedule"], config["augment"]) == ("0.5+0.75", False) and config["classes"] == ["cat", "dog"]
+    assert "-schedule_0.5+0.75-augment0" in run.id
+    assert config["provenance"]["threads"] == 1 and config["provenance"]["capability"] and config["provenance"]["cpu"]
 
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path):
