@@ -133,6 +133,11 @@ def test_a_random_partner_is_of_each_domain_equally_often():
     torch.testing.assert_close(shares, torch.tensor([0.875, 1, 1]) / 2.875, atol=0.04, rtol=0)
 
 
+def test_an_inter_partner_is_of_each_other_domain_equally_often():
+    drawn = torch.cat([d[fourier.partners(d, "inter")[:8]] for _ in range(400)])
+    torch.testing.assert_close(torch.bincount(drawn) / 3200, torch.tensor([0, 0.5, 0.5]), atol=0.04, rtol=0)
+
+
 def test_an_image_without_candidates_is_its_own_partner():
     assert fourier.partners(torch.tensor([0, 0, 1]), "intra").tolist()[2] == 2
     assert fourier.partners(torch.zeros(3, dtype=torch.long), "inter").tolist() == [0, 1, 2]
