@@ -2,7 +2,7 @@
 
     snakemake --config study=tiny        (or digits, lite, paper; -n for a dry run)
 
-What must be trained and rendered is said by cirl.grid alone. A run is trained again when its parameters or the code of
+What must be trained and rendered is said by cirl.study.catalog alone. A run is trained again when its parameters or the code of
 training change, never because a notebook was edited. With `--config study=paper train=no` nothing is trained: items render
 from the runs that are there and from data/results.csv and data/history.csv.
 """
@@ -13,21 +13,22 @@ from dataclasses import asdict
 
 from snakemake.exceptions import WorkflowError
 
-from cirl import cluster, grid, machine
+from cirl.run import machine
+from cirl.study import catalog, resources
 from cirl.errors import UserError
-from cirl.digest import training_digest
+from cirl.run.digest import training_digest
 
 machine.pin()  # jobs inherit the environment
 STUDY = config.get("study", "tiny")
 TRAIN = config.get("train", "yes") != "no"
 EXTRAS = config.get("extras", "no") == "yes"  # also train what only the items beyond the paper need
 try:
-    RUNS = {run.id: run for run in grid.all_runs(STUDY, EXTRAS)}
+    RUNS = {run.id: run for run in catalog.all_runs(STUDY, EXTRAS)}
 except UserError as error:
     raise WorkflowError(str(error))
 FIGURES = f"figures/{STUDY}"
 QUIETLY = "> {log.words} 2>&1 || {{ tail -n 4 {log.words} >&2; exit 1; }}"
-NOTEBOOKS = grid.notebooks(STUDY, weights=TRAIN)
+NOTEBOOKS = catalog.notebooks(STUDY, weights=TRAIN)
 
 
 def metrics(runs):
@@ -40,7 +41,7 @@ def parameters(wildcards):
 
 
 def asked(resource):
-    return lambda wildcards: cluster.resources(RUNS[wildcards.id])[resource]
+    return lambda wildcards: resources.resources(RUNS[wildcards.id])[resource]
 
 
 done = sum(os.path.exists(file) for file in metrics(RUNS.values()))
@@ -71,7 +72,7 @@ rule train:
         mem_mb=asked("mem_mb"),
         runtime=asked("runtime"),
     group:
-        lambda wildcards: cluster.group(RUNS[wildcards["id"]])
+        lambda wildcards: resources.group(RUNS[wildcards["id"]])
     shell:
         "papermill {input} {log.notebook} --no-progress-bar -p threads {threads} {params.fields} " + QUIETLY
 
@@ -83,7 +84,7 @@ rule collect:
         update("data/results.csv"),
         update("data/history.csv"),
     shell:
-        "python -c 'from cirl import grid, results; results.collect(grid.all_runs(\"{STUDY}\", True), \"{STUDY}\")'"
+        "python -c 'from cirl.study import catalog, records; records.collect(catalog.all_runs(\"{STUDY}\", True), \"{STUDY}\")'"
 
 
 for notebook, items in NOTEBOOKS.items():
@@ -93,11 +94,11 @@ for notebook, items in NOTEBOOKS.items():
             notebook
         input:
             notebook=f"notebooks/{notebook}.ipynb",
-            looks="cirl/report.py",
-            measures=["cirl/audits.py", "cirl/properties.py"] if notebook in grid.AUDITS else [],
-            runs=metrics(run for item in items for run in grid.expected(item, STUDY) if run.id in RUNS),
+            looks="cirl/show/report.py",
+            measures=["cirl/analysis/audits.py", "cirl/analysis/properties.py"] if notebook in catalog.AUDITS else [],
+            runs=metrics(run for item in items for run in catalog.expected(item, STUDY) if run.id in RUNS),
         output:
-            [f"{FIGURES}/{item}.{kind}" for item in items for kind in grid.kinds(item)],
+            [f"{FIGURES}/{item}.{kind}" for item in items for kind in catalog.kinds(item)],
         log:
             notebook=f"data/executed/{STUDY}/{notebook}.ipynb",
             words=f"data/executed/{STUDY}/{notebook}.log",

@@ -9,10 +9,10 @@ m        mask, (B, N)
 import torch
 from torch import Tensor, nn
 
-from cirl.config import BACKBONES
+from cirl.data.pretrained import load_weights, resnet_of_torchvision
 from cirl.errors import UserError
 from cirl.gumbel import DRAWS
-from cirl.weights import load_weights, resnet_of_torchvision
+from cirl.run.config import BACKBONES
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 

@@ -1,4 +1,4 @@
-from cirl import machine
+from cirl.run import machine
 
 machine.pin()  # before torch is imported
 

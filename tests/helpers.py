@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cirl.config import Run
-from cirl.methods import METHODS
+from cirl.methods import build
 from cirl.methods.base import Method
+from cirl.run.config import Run
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
@@ -73,4 +73,4 @@ def batch() -> Batch:
 
 def make(method: str = "cirl", **more) -> Method:
     """A method on tiny's settings, for a step by hand."""
-    return METHODS[method.split("+")[0]](Run(method=method, **more), CLASSES)
+    return build(Run(method=method, **more), CLASSES)

@@ -165,7 +165,7 @@ def main() -> int:
     asked = parser.parse_args()
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-    from cirl import machine
+    from cirl.run import machine
 
     machine.pin()
     import helpers

@@ -14,12 +14,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DIGESTS = """
-import json
-try:
+import json, os
+if os.path.isdir("cirl/run"):
     from cirl.run.digest import training_digest
-    from cirl.study.items import all_runs
+    from cirl.study.catalog import all_runs
     from cirl.study.studies import STUDIES
-except ImportError:  # the layout before this one
+else:  # the layout before this one
     from cirl.digest import training_digest
     from cirl.grid import all_runs
     from cirl.studies import STUDIES
@@ -45,7 +45,9 @@ def main() -> int:
     after = digests(ROOT)
     different = [run for run, digest in after.items() if before.get(run, digest) != digest]
     print("\n".join(different))
-    print(f"{len(after)} runs, {len(different)} differ, {len(after.keys() - before.keys())} are new since {sys.argv[1]}")
+    print(
+        f"{len(after)} runs, {len(different)} differ, {len(after.keys() - before.keys())} are new since {sys.argv[1]}"
+    )
     return int(bool(different))
 
 

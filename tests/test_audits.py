@@ -6,10 +6,12 @@ import pytest
 import torch
 from scipy.special import hyp2f1
 
-from cirl import audits, losses, metrics, properties, runs
-from cirl.config import Run
-from cirl.data import loaders
-from cirl.methods import METHODS
+from cirl import losses, metrics
+from cirl.analysis import audits, properties
+from cirl.data.batches import loaders
+from cirl.methods import build
+from cirl.run import checkpoint
+from cirl.run.config import Run
 
 SHAPES, DOMAINS = 240, 4
 DIGIT = np.arange(SHAPES) % 10
@@ -158,7 +160,7 @@ def test_the_weights_of_the_off_diagonal_are_those_of_the_losses():
 
 @pytest.mark.parametrize(("draws", "low", "high"), [("independent", 0.8, 1.0), ("recursive", -0.1, 0.3)])
 def test_only_independent_draws_follow_the_logits(draws, low, high, rng):
-    method = METHODS["cirl"](Run(recipe=f"released+draws={draws}"), 10).eval()
+    method = build(Run(recipe=f"released+draws={draws}"), 10).eval()
     method.masker.layers = torch.nn.Identity()
     assert low <= audits.mask_follows_logits(method, 2 * rng.normal(size=(20, 128))) <= high
 
@@ -221,7 +223,7 @@ def test_a_copied_dimension_has_the_whole_degree_and_a_dead_one_none(rng):
 
 def test_the_views_are_those_of_the_records():
     run = Run(method="deepall")
-    method, data = METHODS["deepall"](run, 10), loaders(run)
+    method, data = build(run, 10), loaders(run)
     recorded = metrics.evaluate(method, data)
     method.eval()
     r_o, r_a, y = audits.views(method, data)
@@ -240,7 +242,7 @@ def test_a_run_without_weights_is_missing(workspace):
     whole, bare, none = (Run(method="deepall", seed=seed) for seed in (0, 1, 2))
     for run in (whole, bare):
         record(run, 70)
-    (runs.folder(whole) / "model.pt").write_bytes(b"")
+    (checkpoint.folder(whole) / "model.pt").write_bytes(b"")
     table, ready = audits.with_weights({"DeepAll": [whole, bare], "Mix": [none]})
     assert ready == [("DeepAll", whole)] and table["row"].tolist() == ["DeepAll"]
     assert table.attrs == {"expected": 3, "missing": sorted([bare.id, none.id]), "skipped": {}, "other_code": []}

@@ -10,9 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from cirl import data, paths
-from cirl.config import Run
+from cirl import paths
+from cirl.data import batches
 from cirl.errors import UserError
+from cirl.run.config import Run
 
 
 def small(folder, **more):
@@ -20,18 +21,18 @@ def small(folder, **more):
 
 
 def test_a_folder_is_a_data_set(folder):
-    table = data.index(f"folder:{folder}")
+    table = batches.index(f"folder:{folder}")
     assert len(table) == 72 and table.attrs["classes"] == ["cat", "dog"]
     assert set(table.columns) == {"path", "label", "domain", "split"}
     assert (table.groupby(["domain", "label"])["split"].value_counts().unstack()["val"] == 1).all()
 
 
 def test_the_split_is_the_same_every_time(folder):
-    assert data.index(f"folder:{folder}").equals(data.index(f"folder:{folder}"))
+    assert batches.index(f"folder:{folder}").equals(batches.index(f"folder:{folder}"))
 
 
 def test_one_domain_is_left_out(folder):
-    loaders = data.loaders(small(folder))
+    loaders = batches.loaders(small(folder))
     domains = {part: set(loaders.table.domains[rows]) for part, rows in loaders.parts.items()}
     assert domains == {"train": {0, 1}, "source_val": {0, 1}, "target": {2}}
     assert [len(loaders.parts[part]) for part in ("train", "source_val", "target")] == [44, 4, 24]
@@ -39,10 +40,10 @@ def test_one_domain_is_left_out(folder):
 
 def test_an_epoch_shows_every_training_image_as_often_as_the_recipe_says():
     for recipe, originals in (("paper", 1), ("released+partner=any", 2)):
-        loaders = data.loaders(Run(batch_size=30, recipe=recipe))
-        batches = [y for _, y, _ in loaders.train(0)]
-        seen = np.concatenate(batches)
-        assert loaders.steps == len(batches) == 2100 // 30
+        loaders = batches.loaders(Run(batch_size=30, recipe=recipe))
+        drawn = [y for _, y, _ in loaders.train(0)]
+        seen = np.concatenate(drawn)
+        assert loaders.steps == len(drawn) == 2100 // 30
         assert len(seen) == originals * 2100
         assert (np.bincount(seen) == originals * 210).all()
 
@@ -55,19 +56,19 @@ def names(images):
 
 
 def test_with_pairs_the_first_halves_of_an_epoch_show_every_training_image_once():
-    loaders = data.loaders(Run(batch_size=30, recipe="released"))
-    batches = list(loaders.train(0))
-    assert len(batches) == loaders.steps == 2100 // 30 and all(len(x) == 60 for x, _, _ in batches)
-    first = [name for x, _, _ in batches for name in names(x[:30])]
+    loaders = batches.loaders(Run(batch_size=30, recipe="released"))
+    drawn = list(loaders.train(0))
+    assert len(drawn) == loaders.steps == 2100 // 30 and all(len(x) == 60 for x, _, _ in drawn)
+    first = [name for x, _, _ in drawn for name in names(x[:30])]
     train = names(loaders.table.images[loaders.parts["train"]])
     assert sorted(first) == sorted(train)
-    assert (np.bincount(np.concatenate([y[:30] for _, y, _ in batches])) == 210).all()
-    assert {name for x, _, _ in batches for name in names(x[30:])} < set(train)
+    assert (np.bincount(np.concatenate([y[:30] for _, y, _ in drawn])) == 210).all()
+    assert {name for x, _, _ in drawn for name in names(x[30:])} < set(train)
 
 
 def unbalanced(**more):
     """tiny with 700, 350 and 70 training images of its source domains, in pairs."""
-    loaders = data.loaders(Run(batch_size=16, recipe="released", **more))
+    loaders = batches.loaders(Run(batch_size=16, recipe="released", **more))
     train, domains = loaders.parts["train"], loaders.table.domains
     kept = [train[domains[train] == domain][:count] for domain, count in ((0, 700), (1, 350), (3, 70))]
     return replace(loaders, parts={**loaders.parts, "train": np.concatenate(kept)})
@@ -119,53 +120,53 @@ def test_pairs_are_a_function_of_seed_and_epoch(sampling):
 
 
 def test_batches_are_a_function_of_seed_and_epoch(folder):
-    loaders = data.loaders(small(folder))
+    loaders = batches.loaders(small(folder))
     first, again, other = (torch.cat([x for x, _, _ in loaders.train(epoch)]) for epoch in (3, 3, 4))
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
 def test_workers_and_other_randomness_do_not_change_a_batch(folder):
-    alone = torch.cat([x for x, _, _ in data.loaders(small(folder)).train(1)])
+    alone = torch.cat([x for x, _, _ in batches.loaders(small(folder)).train(1)])
     torch.manual_seed(99)
-    helped = torch.cat([x for x, _, _ in data.loaders(small(folder), workers=2).train(1)])
+    helped = torch.cat([x for x, _, _ in batches.loaders(small(folder), workers=2).train(1)])
     assert torch.equal(alone, helped)
 
 
 def test_folders_are_augmented_and_digits_are_not(folder):
-    loaders = data.loaders(small(folder))
+    loaders = batches.loaders(small(folder))
     x, _, _ = next(loaders.train(0))
     assert x.shape == (4 * 2, 3, 32, 32) and x.min() >= 0 and x.max() <= 1
     cached = {image.tobytes() for image in loaders.table.images}
     as_bytes = [(255 * image).round().byte().permute(1, 2, 0).numpy().tobytes() for image in x]
     assert not cached & set(as_bytes)
-    x, _, _ = next(data.loaders(Run()).train(0))
-    cached = {image.tobytes() for image in data.loaders(Run()).table.images}
+    x, _, _ = next(batches.loaders(Run()).train(0))
+    cached = {image.tobytes() for image in batches.loaders(Run()).table.images}
     assert all((255 * image).round().byte().permute(1, 2, 0).numpy().tobytes() in cached for image in x)
 
 
 def test_evaluation_shows_each_image_once_and_as_it_is(folder):
-    loaders = data.loaders(small(folder))
+    loaders = batches.loaders(small(folder))
     x = torch.cat([x for x, _, _ in loaders.evaluation("target", size=7)])
     expected = torch.from_numpy(loaders.table.images[loaders.parts["target"]]).permute(0, 3, 1, 2) / 255
     assert sorted(x.sum((1, 2, 3)).tolist()) == pytest.approx(sorted(expected.sum((1, 2, 3)).tolist()))
 
 
 def test_the_cache_is_reused_until_a_file_changes(folder):
-    name, table = f"folder:{folder}", data.index(f"folder:{folder}")
-    data.pixels(name, table, 16)
+    name, table = f"folder:{folder}", batches.index(f"folder:{folder}")
+    batches.pixels(name, table, 16)
     (cached,) = paths.CACHE.glob("*.npy")
     made = cached.stat().st_mtime_ns
-    data.pixels(name, table, 16)
+    batches.pixels(name, table, 16)
     assert cached.stat().st_mtime_ns == made and len(list(paths.CACHE.iterdir())) == 1
     Image.new("RGB", (50, 50), "red").save(folder / "clay" / "cat" / "01.png")
-    again = data.pixels(name, table, 16)
+    again = batches.pixels(name, table, 16)
     row = table.index[table["path"] == "clay/cat/01.png"][0]
     assert (again[row] == [255, 0, 0]).all() and len(list(paths.CACHE.glob("*.npy"))) == 2
 
 
 def test_the_cache_is_memory_mapped_and_equal_to_the_decoded_file(folder):
-    table = data.index(f"folder:{folder}")
-    images = data.pixels(f"folder:{folder}", table, 32)
+    table = batches.index(f"folder:{folder}")
+    images = batches.pixels(f"folder:{folder}", table, 32)
     assert isinstance(images, np.memmap)
     row = table.index[table["path"] == "ink/dog/05.png"][0]
     with Image.open(folder / "ink/dog/05.png") as image:
@@ -175,7 +176,7 @@ def test_the_cache_is_memory_mapped_and_equal_to_the_decoded_file(folder):
 def test_an_unreadable_image_is_named_and_leaves_no_cache(folder):
     (folder / "ink" / "cat" / "03.PNG").write_bytes(b"not an image")
     with pytest.raises(UserError, match=r"ink/cat/03\.PNG cannot be read as an image"):
-        data.loaders(small(folder))
+        batches.loaders(small(folder))
     assert not list(paths.CACHE.iterdir())
 
 
@@ -183,21 +184,21 @@ def test_a_truncated_image_is_named(folder):
     file = folder / "wool" / "dog" / "04.jpg"
     file.write_bytes(file.read_bytes()[:200])
     with pytest.raises(UserError, match=r"wool/dog/04\.jpg cannot be read"):
-        data.loaders(small(folder))
+        batches.loaders(small(folder))
 
 
 def test_an_empty_class_is_named(folder):
     for file in (folder / "ink" / "cat").iterdir():
         file.unlink()
     with pytest.raises(UserError, match="ink/cat needs two images"):
-        data.index(f"folder:{folder}")
+        batches.index(f"folder:{folder}")
 
 
 def test_a_class_missing_in_one_domain_is_named(folder):
     (folder / "clay" / "bird").mkdir()
     Image.new("RGB", (9, 9)).save(folder / "clay" / "bird" / "a.png")
     with pytest.raises(UserError, match="clay/bird needs two images"):
-        data.index(f"folder:{folder}")
+        batches.index(f"folder:{folder}")
 
 
 def test_a_single_domain_is_refused(tmp_path):
@@ -208,12 +209,12 @@ def test_a_single_domain_is_refused(tmp_path):
 
 def test_a_batch_larger_than_the_data_is_refused(folder):
     with pytest.raises(UserError, match=r"batch_size=45 .* at most the 44 training images"):
-        data.loaders(Run(f"folder:{folder}", "wool", weights="none", image_size=32, batch_size=45))
+        batches.loaders(Run(f"folder:{folder}", "wool", weights="none", image_size=32, batch_size=45))
 
 
 def test_a_data_set_that_is_not_there_says_where_it_should_be(workspace):
     with pytest.raises(UserError, match="data/raw/pacs"):
-        data.index("pacs")
+        batches.index("pacs")
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(folder):
@@ -223,7 +224,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(folder):
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
         with pytest.raises(UserError, match=r"The cache .*npy cannot be made or read \(File too large\); free space"):
-            data.loaders(small(folder))
+            batches.loaders(small(folder))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
@@ -234,21 +235,21 @@ def test_a_cache_folder_that_cannot_be_written_is_one_sentence(folder, monkeypat
     paths.DATA.mkdir()
     (paths.DATA / "cache").write_text("a file where the folder should be")
     with pytest.raises(UserError, match=r"The cache .* cannot be made or read \(.*\)"):
-        data.loaders(small(folder))
+        batches.loaders(small(folder))
     (paths.DATA / "cache").unlink()
     (paths.DATA / "cache").mkdir()
     (paths.DATA / "cache").chmod(0o500)
     if os.access(paths.DATA / "cache", os.W_OK):
         return  # root writes everywhere
     with pytest.raises(UserError, match=r"cannot be made or read \(Permission denied\)"):
-        data.loaders(small(folder))
+        batches.loaders(small(folder))
 
 
 DECODE = """
 import sys
-from cirl import data
-table = data.index(sys.argv[1])
-print(data.content_digest(data.pixels(sys.argv[1], table, 48)))
+from cirl.data import batches
+table = batches.index(sys.argv[1])
+print(batches.content_digest(batches.pixels(sys.argv[1], table, 48)))
 """
 
 
@@ -257,12 +258,12 @@ def test_processes_that_start_at_once_make_one_cache(folder):
     line = [sys.executable, "-c", DECODE, f"folder:{folder}"]
     processes = [subprocess.Popen(line, env=env, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     digests = {process.communicate()[0].strip() for process in processes}
-    table = data.index(f"folder:{folder}")
-    assert digests == {data.content_digest(data.pixels(f"folder:{folder}", table, 48))}
+    table = batches.index(f"folder:{folder}")
+    assert digests == {batches.content_digest(batches.pixels(f"folder:{folder}", table, 48))}
     assert [file.suffix for file in paths.CACHE.iterdir()] == [".npy"]
 
 
 def test_once_decoded_an_epoch_opens_no_image_file(folder, monkeypatch):
-    list(data.loaders(small(folder)).train(0))
+    list(batches.loaders(small(folder)).train(0))
     monkeypatch.setattr(Image, "open", lambda *_: pytest.fail("an image was decoded again"))
-    assert len(list(data.loaders(small(folder)).train(1))) == 11
+    assert len(list(batches.loaders(small(folder)).train(1))) == 11

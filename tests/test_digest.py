@@ -2,16 +2,17 @@
 
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 
-from cirl import digest
-from cirl.config import Run
-from cirl.digest import training_digest
-from cirl.methods import METHODS
+from cirl.methods.table import METHOD_NAMES
+from cirl.run import digest, recipe
+from cirl.run.config import Run
+from cirl.run.digest import training_digest
 
 RUNS = {
-    **{method: Run(method=method) for method in METHODS},
+    **{method: Run(method=method) for method in METHOD_NAMES},
     "cirl, paper": Run(recipe="paper"),
     "cirl, digits": Run("digits_dg", "svhn"),
     "deepall, digits": Run("digits_dg", "svhn", "deepall"),
@@ -46,7 +47,7 @@ def edit(file, pattern, new):
 def test_a_copy_elsewhere_has_the_same_digests_and_runs_differ(package):
     assert changed(package) == set()
     values = digests()
-    assert len({values[method] for method in METHODS}) == len(METHODS)
+    assert len({values[method] for method in METHOD_NAMES}) == len(METHOD_NAMES)
     assert values["cirl"] != values["cirl, paper"]
 
 
@@ -60,21 +61,15 @@ def test_comments_docstrings_annotations_and_imports_do_not_count(package):
 
 
 def test_a_reworded_message_does_not_count(package):
-    edit(package / "runs.py", "diverges and stops", "diverges")
-    edit(package / "data.py", "at most the", "no more than the")
+    edit(package / "run/checkpoint.py", "diverges and stops", "diverges")
+    edit(package / "data/batches.py", "at most the", "no more than the")
     edit(package / "errors.py", "is not possible", "is not allowed")
     assert changed(package) == set()
 
 
 def test_a_new_method_does_not_count(package):
     (package / "methods/newest.py").write_text((package / "methods/mix.py").read_text().replace("Mix", "Newest"))
-    edit(package / "methods/__init__.py", r"METHODS = \{", 'METHODS = {\n    "newest": Newest,')
-    edit(
-        package / "methods/__init__.py",
-        r"(from cirl\.methods\.mix import Mix)",
-        r"\1\nfrom cirl.methods.newest import Newest",
-    )
-    edit(package / "options.py", r'"deepall": \{\},', '"deepall": {},\n    "newest": {},')
+    edit(package / "methods/table.py", r'"deepall": \{\},', '"deepall": {},\n    "newest": {},')
     assert changed(package) == set()
 
 
@@ -121,9 +116,9 @@ def test_a_changed_method_makes_stale_its_own_runs_alone(package):
 @pytest.mark.parametrize(
     ("file", "pattern", "new"),
     [
-        ("runs.py", r"epoch \+ step / data\.steps", "epoch"),  # the loop
-        ("data.py", r"i \* size : \(i \+ 1\) \* size\] for", "i * size : (i + 2) * size] for"),  # batching
-        ("jitter.py", r"clamp_\(0, 1\)", "clamp_(0, 2)"),
+        ("run/checkpoint.py", r"epoch \+ step / data\.steps", "epoch"),  # the loop
+        ("data/batches.py", r"i \* size : \(i \+ 1\) \* size\] for", "i * size : (i + 2) * size] for"),  # batching
+        ("data/jitter.py", r"clamp_\(0, 1\)", "clamp_(0, 2)"),
         ("metrics.py", "argmax", "argmin"),  # evaluation
         ("methods/base.py", "momentum=0.9", "momentum=0.8"),
     ],
@@ -134,20 +129,12 @@ def test_a_changed_loop_batch_or_optimizer_makes_every_run_stale(package, file, 
 
 
 def test_the_rendering_of_tiny_counts_for_the_runs_on_tiny(package):
-    edit(package / "tiny.py", r"SIZE = 32", "SIZE = 33")
+    edit(package / "data/tiny.py", r"SIZE = 32", "SIZE = 33")
     assert changed(package) == {name for name, run in RUNS.items() if run.dataset == "tiny"}
 
 
 def test_values_count_for_the_runs_that_read_them(monkeypatch):
     before = digests()
-    monkeypatch.setitem(__import__("cirl.recipe", fromlist=["RECIPES"]).RECIPES, "released", changed_recipe(warmup=5.0))
+    monkeypatch.setitem(recipe.RECIPES, "released", replace(recipe.RELEASED, warmup=5.0))
     after = digests()
     assert {name for name in RUNS if after[name] != before[name]} == {"cirl", "cirl, digits", "cirl, pacs"}
-
-
-def changed_recipe(**choices):
-    from dataclasses import replace
-
-    from cirl.recipe import RELEASED
-
-    return replace(RELEASED, **choices)

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cirl import datasets, fetch, paths
-from cirl.datasets import DATASETS, Archive
+from cirl import paths
+from cirl.data import benchmarks, fetch
+from cirl.data.benchmarks import DATASETS, Archive
+from cirl.data.layouts import index
+from cirl.data.pretrained import sha256
 from cirl.errors import UserError
-from cirl.layouts import index
-from cirl.weights import sha256
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 
@@ -102,7 +103,7 @@ def tarred(files, mode="w", links=()):
 def mirror(workspace, server, monkeypatch):
     """PACS comes from the server on loopback."""
     known = replace(DATASETS["pacs"], archives=(Archive("pacs.zip", (server.url,)),))
-    monkeypatch.setitem(datasets.DATASETS, "pacs", known)
+    monkeypatch.setitem(benchmarks.DATASETS, "pacs", known)
     server.content = zipped(tree())
     return server
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from cirl import grid, paths
+from cirl import paths
 from cirl.errors import UserError
-from cirl.options import METHOD_NAMES
-from cirl.studies import STUDIES
+from cirl.methods.table import METHOD_NAMES
+from cirl.study import catalog
+from cirl.study.studies import STUDIES
 
 BIN = Path(sys.executable).parent
 ITEMS = [f"figure{n}" for n in ("1", "2", "3", "4", "5a", "5b", "5c", "5d", "6")] + [
@@ -23,60 +24,60 @@ MAIN = {"DeepAll", "Mix", "FACT", "MatchDG", "CIRL"}
 
 
 def test_every_figure_and_table_of_the_paper_is_owned_by_exactly_one_notebook():
-    owned = [item for items in grid.NOTEBOOKS.values() for item in items]
+    owned = [item for items in catalog.NOTEBOOKS.values() for item in items]
     beyond = [*AUDITS, "audit_rank", "methods"]
     assert sorted(item for item in owned if not item.startswith("tour")) == sorted([*ITEMS, *beyond])
-    assert sorted(grid.ITEMS) == sorted({*ITEMS, *beyond} - {"figure1", "figure2", "audit_rank"})
-    assert list(grid.AUDITS) == AUDITS
+    assert sorted(catalog.ITEMS) == sorted({*ITEMS, *beyond} - {"figure1", "figure2", "audit_rank"})
+    assert list(catalog.AUDITS) == AUDITS
 
 
 def test_every_notebook_exists_and_saves_its_items():
-    for notebook, items in grid.NOTEBOOKS.items():
+    for notebook, items in catalog.NOTEBOOKS.items():
         source = "\n".join(cell.source for cell in nbformat.read(paths.NOTEBOOKS / f"{notebook}.ipynb", 4).cells)
         for item in items:
             assert item in source or 'f"table{number:02d}"' in source, f"{notebook}: {item}"
 
 
 def test_the_whole_paper_is_about_nine_hundred_runs():
-    assert 850 <= len(grid.all_runs("paper")) <= 1000
-    assert len({run.id for run in grid.all_runs("paper")}) == len(grid.all_runs("paper"))
+    assert 850 <= len(catalog.all_runs("paper")) <= 1000
+    assert len({run.id for run in catalog.all_runs("paper")}) == len(catalog.all_runs("paper"))
 
 
 def test_every_method_has_a_label_and_a_place_in_the_study_of_the_whole_paper():
-    assert set(grid.LABELS) == set(METHOD_NAMES)
-    assert {run.method_name for run in grid.all_runs("paper")} == set(METHOD_NAMES)
+    assert set(catalog.LABELS) == set(METHOD_NAMES)
+    assert {run.method_name for run in catalog.all_runs("paper")} == set(METHOD_NAMES)
 
 
 def test_the_main_methods_stand_in_every_table_of_every_study():
     for name, this in STUDIES.items():
         for number in this.tables:
-            methods = set(grid.table_results(name, number))
+            methods = set(catalog.table_results(name, number))
             assert methods >= ({"DeepAll", "CIRL"} if (name, number) == ("tiny", 3) else MAIN), (name, number)
-        assert {"DeepAll", "Mix"} <= set(grid.table5(name))
-        assert {"FACT, classifier at 1x", "MatchDG, classifier at 1x"} <= set(grid.table6(name))
+        assert {"DeepAll", "Mix"} <= set(catalog.table5(name))
+        assert {"FACT, classifier at 1x", "MatchDG, classifier at 1x"} <= set(catalog.table6(name))
 
 
 def test_all_methods_are_beyond_what_make_trains():
-    assert len(grid.expected("methods", "tiny")) == 4 * len(METHOD_NAMES)
-    left = set(grid.all_runs("tiny", with_extras=True)) - set(grid.all_runs("tiny"))
+    assert len(catalog.expected("methods", "tiny")) == 4 * len(METHOD_NAMES)
+    left = set(catalog.all_runs("tiny", with_extras=True)) - set(catalog.all_runs("tiny"))
     rivals = {run for run in left if run.seed == 0}
     assert {run.method_name for run in rivals} == set(METHOD_NAMES) - {"deepall", "mix", "fact", "matchdg", "cirl"}
-    assert left - rivals == {run for run in grid.expected("audit_recipe", "tiny") if run.seed > 0}
+    assert left - rivals == {run for run in catalog.expected("audit_recipe", "tiny") if run.seed > 0}
 
 
 def test_the_audits_add_few_runs_and_only_for_the_recipes():
     def own(name):
-        shared = {run for item in grid.ITEMS if not item.startswith("audit") for run in grid.expected(item, name)}
-        return [run for run in grid.all_runs(name) if run not in shared]
+        shared = {run for item in catalog.ITEMS if not item.startswith("audit") for run in catalog.expected(item, name)}
+        return [run for run in catalog.all_runs(name) if run not in shared]
 
     assert {name: len(own(name)) for name in STUDIES} == {"tiny": 11, "digits": 33, "lite": 12, "paper": 33}
-    assert all(run in grid.expected("audit_recipe", name) for name in STUDIES for run in own(name))
+    assert all(run in catalog.expected("audit_recipe", name) for name in STUDIES for run in own(name))
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_audit_of_the_recipes_changes_one_choice_at_a_time_from_each_end(name):
-    rows = {row: runs[0] for row, runs in grid.audit_recipe(name).items()}
-    assert len(rows) == 2 * (1 + len(grid.SWITCHES)) and len({run.id for run in rows.values()}) == len(rows)
+    rows = {row: runs[0] for row, runs in catalog.audit_recipe(name).items()}
+    assert len(rows) == 2 * (1 + len(catalog.SWITCHES)) and len({run.id for run in rows.values()}) == len(rows)
     for row, run in rows.items():
         end, change = row.split(": ")
         base, own = (asdict(run.choices) for run in (rows[f"{end}: as it is"], run))
@@ -85,39 +86,39 @@ def test_the_audit_of_the_recipes_changes_one_choice_at_a_time_from_each_end(nam
 
 
 def test_without_weights_the_audits_that_look_inside_are_left_as_they_are():
-    assert {"audit_selection"} == {name for name in grid.notebooks("tiny", weights=False) if name in grid.AUDITS}
-    assert set(grid.AUDITS) <= set(grid.notebooks("tiny"))
-    assert set(grid.AUDITS) - set(grid.notebooks("paper")) == {"audit_true_intervention"}
+    assert {"audit_selection"} == {name for name in catalog.notebooks("tiny", weights=False) if name in catalog.AUDITS}
+    assert set(catalog.AUDITS) <= set(catalog.notebooks("tiny"))
+    assert set(catalog.AUDITS) - set(catalog.notebooks("paper")) == {"audit_true_intervention"}
 
 
 def test_the_paper_study_is_the_paper():
     def count(item):
-        return len(grid.expected(item, "paper"))
+        return len(catalog.expected(item, "paper"))
 
     assert count("figure5c") == count("figure5d") == 25 * 3
     assert count("table08") == 2 * 5 * 4 * 3 and count("table07") == 5 * 4 * 3
     assert count("table05") == 7 * 4 * 3 and count("table09") == 3 * 4 * 3
-    real = {run.dataset for item in grid.ITEMS for run in grid.expected(item, "paper") if item != "figure3"}
+    real = {run.dataset for item in catalog.ITEMS for run in catalog.expected(item, "paper") if item != "figure3"}
     assert real == {"digits_dg", "pacs", "officehome", "minidomainnet"}
-    assert {run.epochs for run in grid.expected("table02", "paper")} == {50}
+    assert {run.epochs for run in catalog.expected("table02", "paper")} == {50}
 
 
 def test_runs_that_items_share_are_the_same_runs():
-    main = set(grid.expected("table02", "paper"))
-    assert set(grid.table5("paper")["CIRL"]) <= main
-    assert set(grid.table9("paper")["random"]) <= main
-    assert set(grid.table7("paper")["512"]) == set(grid.table8("paper")["N = 512, kappa = 0.6"])
-    assert set(grid.expected("figure4", "paper")) <= main
-    assert grid.expected("table12", "paper") == grid.expected("table02", "paper")
+    main = set(catalog.expected("table02", "paper"))
+    assert set(catalog.table5("paper")["CIRL"]) <= main
+    assert set(catalog.table9("paper")["random"]) <= main
+    assert set(catalog.table7("paper")["512"]) == set(catalog.table8("paper")["N = 512, kappa = 0.6"])
+    assert set(catalog.expected("figure4", "paper")) <= main
+    assert catalog.expected("table12", "paper") == catalog.expected("table02", "paper")
 
 
 def test_the_tiny_study_keeps_the_shape_on_the_embedded_data():
-    assert {run.dataset for run in grid.all_runs("tiny")} == {"tiny"}
-    assert all(grid.ITEMS[item]("tiny") for item in grid.ITEMS)
-    assert len(grid.all_runs("tiny")) <= 65
+    assert {run.dataset for run in catalog.all_runs("tiny")} == {"tiny"}
+    assert all(catalog.ITEMS[item]("tiny") for item in catalog.ITEMS)
+    assert len(catalog.all_runs("tiny")) <= 65
 
 
-@pytest.mark.parametrize("call", [lambda: grid.all_runs("huge"), lambda: grid.expected("table15", "tiny")])
+@pytest.mark.parametrize("call", [lambda: catalog.all_runs("huge"), lambda: catalog.expected("table15", "tiny")])
 def test_an_unknown_study_or_item_says_what_there_is(call):
     with pytest.raises(UserError, match=r"allowed: .*(tiny, digits, lite, paper|figure1, figure2)"):
         call()
@@ -131,7 +132,7 @@ def snakemake(*arguments, cwd=paths.ROOT):
 
 def test_a_dry_run_of_the_whole_paper_lists_every_run_and_what_is_finished():
     done = snakemake("--dry-run", "--config", "study=paper")
-    runs = len(grid.all_runs("paper"))
+    runs = len(catalog.all_runs("paper"))
     assert done.returncode == 0, done.stderr
     assert f"of {runs} runs finished" in done.stderr
     trained = [line for line in done.stdout.splitlines() if line.startswith("train ")]
@@ -148,9 +149,12 @@ def test_deleting_a_run_trains_it_again_and_what_depends_on_it_and_nothing_else(
     for name in ("Snakefile", "profiles", "notebooks", "cirl"):
         source = paths.ROOT / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
-    runs = [tmp_path / "data" / "runs" / run.id / "metrics.json" for run in grid.all_runs("tiny")]
+    runs = [tmp_path / "data" / "runs" / run.id / "metrics.json" for run in catalog.all_runs("tiny")]
     items = [
-        f"{item}.{kind}" for items in grid.notebooks("tiny").values() for item in items for kind in grid.kinds(item)
+        f"{item}.{kind}"
+        for items in catalog.notebooks("tiny").values()
+        for item in items
+        for kind in catalog.kinds(item)
     ]
     for age, files in enumerate([runs, [tmp_path / "figures" / "tiny" / name for name in items]]):
         for file in files:
@@ -171,5 +175,5 @@ def test_deleting_a_run_trains_it_again_and_what_depends_on_it_and_nothing_else(
         return {name for name, _ in counts} - {"total", "all"}
 
     assert jobs() == set()
-    (tmp_path / "data" / "runs" / grid.table9("tiny")["intra"][0].id / "metrics.json").unlink()
+    (tmp_path / "data" / "runs" / catalog.table9("tiny")["intra"][0].id / "metrics.json").unlink()
     assert jobs() == {"train", "collect", "table9_sampling", "report"}

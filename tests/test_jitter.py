@@ -2,7 +2,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as F
 
-from cirl import jitter
+from cirl.data import jitter
 
 x = torch.rand(6, 3, 8, 10)
 x[0], x[1, :, :4] = 0.3, torch.tensor([0.2, 0.9, 0.2]).view(3, 1, 1)  # grey, and a tie of two channels

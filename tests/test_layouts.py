@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cirl import data, fetch, paths
-from cirl.config import SETTINGS, Run
+from cirl import paths
+from cirl.data import batches, fetch
+from cirl.data.layouts import index
 from cirl.errors import UserError
-from cirl.layouts import index
+from cirl.run.config import SETTINGS, Run
 
 CLASSES = ("ant", "bee", "cow")
 
@@ -144,7 +145,7 @@ def test_every_layout_becomes_batches(request, dataset):
     )
     target = SETTINGS[dataset].domains[0]
     run = Run(dataset, target, "deepall", weights="none", image_size=32, batch_size=4)
-    x, y, d = next(data.loaders(run).train(0))
+    x, y, d = next(batches.loaders(run).train(0))
     assert x.shape[1:] == (3, 32, 32) and len(x) == len(y) == len(d) and (d != 0).all()
 
 

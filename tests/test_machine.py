@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from cirl import machine
+from cirl.run import machine
 
 REFERENCE = Path(__file__).parent / "reference.json"
 STEPS = """
 import hashlib, itertools, torch
 torch.set_num_threads(1)
-from cirl import runs
-from cirl.config import Run
-from cirl.data import loaders
-from cirl.methods import METHODS
+from cirl.run import checkpoint
+from cirl.run.config import Run
+from cirl.data.batches import loaders
+from cirl.methods import build
 run = Run("tiny", "street", "cirl", epochs=15)
-data, method = loaders(run), METHODS["cirl"](run, 10)
-runs.seed_epoch(run, 0)
+data, method = loaders(run), build(run, 10)
+checkpoint.seed_epoch(run, 0)
 for batch in itertools.islice(data.train(0), 20):
     method.update(*batch, 5)
 weights = b"".join(parameter.detach().numpy().tobytes() for parameter in method.parameters())

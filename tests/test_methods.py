@@ -4,13 +4,13 @@ import pytest
 import torch
 from helpers import CLASSES, batch, make
 
-from cirl.methods import METHODS
-from cirl.runs import serialized
+from cirl.methods.table import METHOD_NAMES
+from cirl.run.checkpoint import serialized
 
 x, y, d = batch()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHOD_NAMES)
 def test_a_method_keeps_its_contract(method):
     learner = make(method)
     terms = learner.update(x, y, d, epoch=0)
@@ -19,7 +19,7 @@ def test_a_method_keeps_its_contract(method):
 
 
 @pytest.mark.parametrize(
-    ("method", "recipe"), [("cirl", "paper"), ("cirl", "released"), *((method, None) for method in METHODS)]
+    ("method", "recipe"), [("cirl", "paper"), ("cirl", "released"), *((method, None) for method in METHOD_NAMES)]
 )
 def test_a_method_learns_to_classify_a_batch(method, recipe):
     learner = make(method, recipe=recipe, lr=0.05 if recipe == "paper" else 0.02, tau=0.0, eta=0.0)
@@ -29,13 +29,13 @@ def test_a_method_learns_to_classify_a_batch(method, recipe):
     assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "mtl"])
+@pytest.mark.parametrize("method", [name for name in METHOD_NAMES if name != "mtl"])
 def test_inference_uses_the_whole_representation_and_h1(method):
     learner = make(method).eval()
     torch.testing.assert_close(learner.predict(x), learner.h1(learner.features(x)))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHOD_NAMES)
 def test_a_restored_method_goes_on_as_if_nothing_had_happened(method):
     learner, other = make(method), make(method, seed=1)
     learner.update(x, y, d, 5)

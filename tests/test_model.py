@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from cirl.config import BACKBONES
 from cirl.errors import UserError
 from cirl.model import Masker, Network
+from cirl.run.config import BACKBONES
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)

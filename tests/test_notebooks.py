@@ -16,10 +16,13 @@ import nbformat
 import pytest
 from test_results import record
 
-from cirl import files, grid, paths, report
-from cirl.config import Run
-from cirl.methods import METHODS
-from cirl.runs import serialized
+from cirl import paths
+from cirl.methods import build
+from cirl.run import files
+from cirl.run.checkpoint import serialized
+from cirl.run.config import Run
+from cirl.show import report
+from cirl.study import catalog
 
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("*.ipynb"))
 PAPERMILL = [str(Path(sys.executable).parent / "papermill")]
@@ -115,25 +118,25 @@ def test_a_users_mistake_is_one_sentence_without_our_frames(tmp_path):
     output, _ = process.communicate()
     assert process.returncode != 0
     assert "UserError: kappa=2.0 is not possible; allowed: a number between 0 and 1" in output
-    assert "cirl/config.py" not in output and not (tmp_path / "data" / "runs").exists()
+    assert "cirl/run/config.py" not in output and not (tmp_path / "data" / "runs").exists()
 
 
 @pytest.fixture
 def half_a_grid(workspace):
     """The published tables, and a record for every second run of the study tiny."""
     shutil.copytree(paths.ROOT / "data" / "paper", workspace / "data" / "paper")
-    for number, run in enumerate(grid.all_runs("tiny")):
+    for number, run in enumerate(catalog.all_runs("tiny")):
         if number % 2:
             record(run, 60 + number % 7)
     return workspace
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("notebook", [name for name in grid.NOTEBOOKS if name != "00_tour"])
+@pytest.mark.parametrize("notebook", [name for name in catalog.NOTEBOOKS if name != "00_tour"])
 def test_an_item_renders_from_a_partial_grid_and_says_what_is_missing(notebook, half_a_grid):
     process = papermill(notebook, half_a_grid / "out.ipynb", half_a_grid)
     assert process.wait() == 0, process.stdout.read()
-    for item in grid.NOTEBOOKS[notebook]:
+    for item in catalog.NOTEBOOKS[notebook]:
         file = half_a_grid / "figures" / "tiny" / f"{item}.md"
         if notebook == "figure4_figure6_gradcam":  # no weights: nothing is drawn
             assert not file.exists()
@@ -142,20 +145,20 @@ def test_an_item_renders_from_a_partial_grid_and_says_what_is_missing(notebook, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("notebook", grid.AUDITS)
+@pytest.mark.parametrize("notebook", catalog.AUDITS)
 def test_an_audit_renders_where_some_runs_have_weights_and_some_networks_are_dead(notebook, half_a_grid):
-    items = [item for item in grid.NOTEBOOKS[notebook] if item in grid.ITEMS]
-    for number, run in enumerate(run for item in items for run in grid.expected(item, "tiny")[:12]):
+    items = [item for item in catalog.NOTEBOOKS[notebook] if item in catalog.ITEMS]
+    for number, run in enumerate(run for item in items for run in catalog.expected(item, "tiny")[:12]):
         record(run, 60 + number % 7)
-        weights = METHODS[run.method_name](run, 10).state_dict()
+        weights = build(run, 10).state_dict()
         if number == 0:
             weights = {name: value * 0 for name, value in weights.items()}
         if number % 5 != 4:
             files.write(half_a_grid / "data" / "runs" / run.id / "model.pt", serialized(weights))
     process = papermill(notebook, half_a_grid / "out.ipynb", half_a_grid)
     assert process.wait() == 0, process.stdout.read()
-    for item in grid.NOTEBOOKS[notebook]:
-        for kind in grid.kinds(item):
+    for item in catalog.NOTEBOOKS[notebook]:
+        for kind in catalog.kinds(item):
             assert (half_a_grid / "figures" / "tiny" / f"{item}.{kind}").stat().st_size
         text = (half_a_grid / "figures" / "tiny" / f"{item}.md").read_text()
         assert len([line for line in text.splitlines() if line.startswith(report.FINDING)]) == 1
@@ -167,7 +170,7 @@ def test_the_report_has_every_stem_rendered_or_not(half_a_grid):
     process = papermill("report", half_a_grid / "out.ipynb", half_a_grid)
     assert process.wait() == 0, process.stdout.read()
     html = (half_a_grid / "figures" / "tiny" / "report.html").read_text()
-    for items in grid.notebooks("tiny").values():
+    for items in catalog.notebooks("tiny").values():
         for item in items:
             assert f'<section id="{item}">' in html and f'href="#{item}"' in html
     assert "A caption." in html and "<table>" in html and "Not rendered yet" in html

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from cirl import paths
-from cirl.config import SETTINGS
+from cirl.run.config import SETTINGS
 
 DIGITS, PACS = SETTINGS["digits_dg"].domains, SETTINGS["pacs"].domains
 OFFICE, MINI = SETTINGS["officehome"].domains, SETTINGS["minidomainnet"].domains

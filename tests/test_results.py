@@ -7,11 +7,14 @@ import pandas as pd
 import pytest
 import torch
 
-from cirl import files, grid, page, paths, report, results
-from cirl.config import Run
-from cirl.digest import training_digest
+from cirl import paths
 from cirl.errors import UserError
 from cirl.metrics import READINGS, representation_importance
+from cirl.run import files
+from cirl.run.config import Run
+from cirl.run.digest import training_digest
+from cirl.show import page, report
+from cirl.study import catalog, records
 
 RUNS = {"DeepAll": [Run(method="deepall", target=t, seed=s) for t in ("street", "print") for s in (0, 1)]}
 
@@ -19,7 +22,7 @@ RUNS = {"DeepAll": [Run(method="deepall", target=t, seed=s) for t in ("street", 
 def record(run, accuracy):
     """A finished run's folder, as `runs.finish` leaves it."""
     chosen = {"epoch": 1, "source_val": 90.0, "target": accuracy, "invariance": 0.5, "independence": 100.0}
-    metrics = {"id": run.id, "seconds": 1.0, **{rule: chosen for rule in results.RULES}, "floor": 30.0}
+    metrics = {"id": run.id, "seconds": 1.0, **{rule: chosen for rule in records.RULES}, "floor": 30.0}
     metrics["oracle"] = {**chosen, "target": accuracy + 5}
     place = paths.RUNS / run.id
     files.write(
@@ -42,10 +45,10 @@ def recorded(workspace):
 def test_the_collected_files_alone_give_the_same_tables_and_curves(recorded):
     for run in RUNS["DeepAll"]:
         torch.save({"h1.weight": torch.randn(10, 32)}, paths.RUNS / run.id / "model.pt")
-    table, history = results.load_runs(RUNS, importance=True), results.load_history(RUNS)
-    results.collect(RUNS["DeepAll"], "tiny")
+    table, history = records.load_runs(RUNS, importance=True), records.load_history(RUNS)
+    records.collect(RUNS["DeepAll"], "tiny")
     paths.RUNS.rename(recorded / "gone")
-    again, curves = results.load_runs(RUNS), results.load_history(RUNS)
+    again, curves = records.load_runs(RUNS), records.load_history(RUNS)
     columns = [
         "row",
         "seed",
@@ -60,16 +63,16 @@ def test_the_collected_files_alone_give_the_same_tables_and_curves(recorded):
     pd.testing.assert_frame_equal(
         curves[shown].reset_index(drop=True), history[shown].reset_index(drop=True), check_dtype=False
     )
-    assert results.coverage(again) == results.coverage(curves) == "4 of 4 runs"
+    assert records.coverage(again) == records.coverage(curves) == "4 of 4 runs"
 
 
 def test_importance_is_read_from_the_weights(recorded):
     run, W = RUNS["DeepAll"][0], torch.randn(10, 32)
     torch.save({"h1.weight": W}, paths.RUNS / run.id / "model.pt")
-    (row,) = results.load_runs({"DeepAll": [run]}, importance=True).to_dict("records")
+    (row,) = records.load_runs({"DeepAll": [run]}, importance=True).to_dict("records")
     for reading in READINGS:
         assert row[f"importance_{reading}.mean"] == pytest.approx(representation_importance(W, reading).mean().item())
-    assert "importance_class.mean" not in results.load_runs({"DeepAll": [run]})  # asked for by Table 6 alone
+    assert "importance_class.mean" not in records.load_runs({"DeepAll": [run]})  # asked for by Table 6 alone
 
 
 def test_runs_of_other_code_are_counted_whether_read_from_folders_or_from_the_records(recorded):
@@ -77,58 +80,58 @@ def test_runs_of_other_code_are_counted_whether_read_from_folders_or_from_the_re
     config = paths.RUNS / run.id / "config.json"
     config.write_text(config.read_text().replace(training_digest(run), "0123456789abcdef"))
     expected = "4 of 4 runs (1 of 4 runs come from other code)"
-    assert results.coverage(results.load_runs(RUNS)) == expected
-    results.collect(RUNS["DeepAll"], "tiny")
+    assert records.coverage(records.load_runs(RUNS)) == expected
+    records.collect(RUNS["DeepAll"], "tiny")
     paths.RUNS.rename(recorded / "gone")
-    table = results.load_runs(RUNS)
-    assert results.coverage(table) == expected and table.attrs["other_code"] == [run.id]
+    table = records.load_runs(RUNS)
+    assert records.coverage(table) == expected and table.attrs["other_code"] == [run.id]
 
 
 def test_collecting_keeps_the_rows_of_runs_that_are_not_here(recorded):
-    results.collect(RUNS["DeepAll"], "tiny")
+    records.collect(RUNS["DeepAll"], "tiny")
     paths.RUNS.rename(recorded / "gone")
     other = Run(method="cirl")
     record(other, 88)
-    results.collect([other, *RUNS["DeepAll"]], "lite")
+    records.collect([other, *RUNS["DeepAll"]], "lite")
     table = pd.read_csv(paths.DATA / "results.csv").set_index("id")
     assert len(table) == 5 and table.loc[other.id, "study"] == "lite"
     assert table.loc[RUNS["DeepAll"][0].id, "study"] == "tiny"
 
 
 def test_collecting_twice_changes_nothing(recorded):
-    results.collect(RUNS["DeepAll"], "tiny")
+    records.collect(RUNS["DeepAll"], "tiny")
     before = [(paths.DATA / name).read_bytes() for name in ("results.csv", "history.csv")]
-    results.collect(RUNS["DeepAll"], "tiny")
+    records.collect(RUNS["DeepAll"], "tiny")
     assert [(paths.DATA / name).read_bytes() for name in ("results.csv", "history.csv")] == before
 
 
 def test_rules_read_their_own_numbers(recorded):
-    assert results.load_runs(RUNS)["accuracy"].tolist() == [70, 72, 60, 64]
-    assert results.load_runs(RUNS, "oracle")["accuracy"].tolist() == [75, 77, 65, 69]
+    assert records.load_runs(RUNS)["accuracy"].tolist() == [70, 72, 60, 64]
+    assert records.load_runs(RUNS, "oracle")["accuracy"].tolist() == [75, 77, 65, 69]
     with pytest.raises(UserError, match="source_val, last, oracle"):
-        results.load_runs(RUNS, "best")
+        records.load_runs(RUNS, "best")
 
 
 def test_what_is_missing_is_named(recorded):
     rows = {**RUNS, "CIRL": [Run(method="cirl")]}
-    table = results.load_runs(rows)
-    assert table.attrs["missing"] == [Run(method="cirl").id] and results.coverage(table) == "4 of 5 runs"
-    assert results.coverage(results.load_runs({"CIRL": [Run(method="cirl")]})) == "0 of 1 runs"
+    table = records.load_runs(rows)
+    assert table.attrs["missing"] == [Run(method="cirl").id] and records.coverage(table) == "4 of 5 runs"
+    assert records.coverage(records.load_runs({"CIRL": [Run(method="cirl")]})) == "0 of 1 runs"
 
 
 def test_a_damaged_record_is_named_and_nothing_is_overwritten(recorded):
-    results.collect(RUNS["DeepAll"], "tiny")
+    records.collect(RUNS["DeepAll"], "tiny")
     kept = (paths.DATA / "results.csv").read_bytes()
     run = RUNS["DeepAll"][0]
     broken = paths.RUNS / run.id / "metrics.json"
     broken.write_text(broken.read_text()[:50])
     with pytest.warns(UserWarning, match=rf"skipped {run.id}: .*metrics\.json, line 1, is damaged"):
-        results.collect(RUNS["DeepAll"], "tiny")
+        records.collect(RUNS["DeepAll"], "tiny")
     assert (paths.DATA / "results.csv").read_bytes() == kept  # the record of before still stands
     file = paths.DATA / "results.csv"
     file.write_text(kept.decode() + "half,a,line\n")
     with pytest.raises(UserError, match=r"results\.csv, line 6, is damaged"):
-        results.load_runs(RUNS)
+        records.load_runs(RUNS)
     assert file.read_text().endswith("half,a,line\n")
 
 
@@ -151,29 +154,29 @@ def test_a_folder_that_cannot_be_trusted_is_skipped_with_the_reason(damage, reco
     else:
         assert old in file.read_text()
         file.write_text(file.read_text().replace(old, new, 1))
-    for table in (results.load_runs(RUNS), results.load_history(RUNS)):
-        assert why in table.attrs["skipped"][run.id] and why in results.coverage(table)
+    for table in (records.load_runs(RUNS), records.load_history(RUNS)):
+        assert why in table.attrs["skipped"][run.id] and why in records.coverage(table)
         assert run.id in table.attrs["missing"]  # nothing is guessed
-    results.load_runs({"others": RUNS["DeepAll"][1:]})
+    records.load_runs({"others": RUNS["DeepAll"][1:]})
 
 
 def test_a_skipped_folder_does_not_hide_the_collected_record(recorded):
-    results.collect(RUNS["DeepAll"], "tiny")
+    records.collect(RUNS["DeepAll"], "tiny")
     run = RUNS["DeepAll"][0]
     (paths.RUNS / run.id / "metrics.json").write_text("{}")
-    table = results.load_runs(RUNS)
+    table = records.load_runs(RUNS)
     assert run.id in table.attrs["skipped"] and run.id not in table.attrs["missing"]
 
 
 def test_a_half_finished_folder_counts_as_missing(recorded):
     run = RUNS["DeepAll"][0]
     (paths.RUNS / run.id / "metrics.json").unlink()
-    table = results.load_runs(RUNS)
+    table = records.load_runs(RUNS)
     assert run.id in table.attrs["missing"] and not table.attrs["skipped"]
 
 
 def test_a_summary_is_mean_deviation_and_interval_over_seeds(recorded):
-    summary = report.summary(results.load_runs(RUNS), ["street", "print"]).set_index("column")
+    summary = report.summary(records.load_runs(RUNS), ["street", "print"]).set_index("column")
     assert summary["mean"].tolist() == [71, 62, 66.5] and summary["n"].tolist() == [2, 2, 2]
     assert summary.loc["avg", "std"] == pytest.approx(np.std([65, 68], ddof=1))
     half = 12.706 * np.std([65, 68], ddof=1) / np.sqrt(2)
@@ -181,7 +184,7 @@ def test_a_summary_is_mean_deviation_and_interval_over_seeds(recorded):
 
 
 def test_an_average_over_an_incomplete_row_is_missing(recorded):
-    summary = report.summary(results.load_runs({"x": RUNS["DeepAll"][:3]}), ["street", "print"]).set_index("column")
+    summary = report.summary(records.load_runs({"x": RUNS["DeepAll"][:3]}), ["street", "print"]).set_index("column")
     assert summary.loc["avg", "n"] == 1  # the second seed lacks a target
 
 
@@ -192,7 +195,7 @@ def test_a_comparison_shows_ours_the_papers_and_the_difference(workspace):
     paper = report.paper_table(2).set_index("method")
     columns = report.columns_of(paper, runs)
     table = report.compare(
-        report.summary(results.load_runs({"DeepAll": runs}), list(columns)[:-1]), paper, ["DeepAll", "CIRL"], columns
+        report.summary(records.load_runs({"DeepAll": runs}), list(columns)[:-1]), paper, ["DeepAll", "CIRL"], columns
     )
     cell = table[(table["row"] == "DeepAll") & (table["column"] == "avg")].iloc[0]
     assert (cell["mean"], cell["paper"]) == (76.25, 79.94) and cell["difference"] == pytest.approx(-3.69)
@@ -204,7 +207,7 @@ def test_on_stand_in_data_the_parts_are_named_and_no_difference_is_taken(recorde
     paper = report.paper_table(2).set_index("method")
     columns = report.columns_of(paper, RUNS["DeepAll"])
     assert columns == {"street": "sketch", "print": "cartoon", "avg": "avg"}
-    table = report.compare(report.summary(results.load_runs(RUNS), ["street", "print"]), paper, ["DeepAll"], columns)
+    table = report.compare(report.summary(records.load_runs(RUNS), ["street", "print"]), paper, ["DeepAll"], columns)
     assert table["difference"].isna().all()
     assert table.set_index("column").loc["avg", "paper"] == pytest.approx((69.5 + 76.77) / 2)
     assert "street (paper: sketch)" in report.markdown(table, "Method", columns)
@@ -225,7 +228,7 @@ def test_an_item_carries_study_coverage_claims_and_what_is_missing(recorded):
         "tiny",
         "A caption.",
         None,
-        results.load_runs(rows),
+        records.load_runs(rows),
         {"This holds": True, "That": False, "Who knows": None},
     )
     assert text == (paths.FIGURES / "tiny" / "table02.md").read_text()
@@ -266,7 +269,7 @@ def test_the_readme_says_what_the_committed_audits_found():
     readme = (paths.ROOT / "README.md").read_text()
     found = page.findings("tiny")
     assert page.with_findings(readme, "tiny") == readme
-    assert all(f"](figures/tiny/{notebook}.md): " in found for notebook in grid.AUDITS)
+    assert all(f"](figures/tiny/{notebook}.md): " in found for notebook in catalog.AUDITS)
 
 
 def test_the_audits_follow_the_items_of_the_paper_on_the_page():

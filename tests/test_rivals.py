@@ -6,18 +6,19 @@ import shutil
 import pytest
 import torch
 
-from cirl import runs
-from cirl.config import Run
-from cirl.data import loaders
+from cirl.data.batches import loaders
 from cirl.errors import UserError
-from cirl.methods import METHODS
+from cirl.methods import build
+from cirl.methods.table import METHOD_NAMES
+from cirl.run import checkpoint
+from cirl.run.config import Run
 
 CLASSES = 4
 x, y, d = torch.rand(12, 3, 32, 32), torch.arange(12) % CLASSES, torch.tensor([0, 1, 3] * 4)
 
 
 def make(method, **more):
-    return METHODS[method.split("+")[0]](Run(method=method, **more), CLASSES)
+    return build(Run(method=method, **more), CLASSES)
 
 
 # what they share
@@ -37,23 +38,23 @@ def test_the_stages_one_after_the_other_are_the_encoder():
 
 def train(learner, data, epochs):
     for epoch in epochs:
-        runs.seed_epoch(learner.run, epoch)
+        checkpoint.seed_epoch(learner.run, epoch)
         learner.begin_epoch(data, epoch)
         for batch in data.train(epoch):
             learner.update(*batch, epoch)
     return learner
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHOD_NAMES)
 def test_a_method_that_is_stopped_and_restored_goes_on_to_the_same_bits(method, folder):
     """At every epoch, so for MatchDG also in the middle of both phases."""
     line = dict(weights="none", backbone="convnet32", image_size=32, batch_size=8, epochs=4)
     run = Run(f"folder:{folder}", "wool", method, **line)
-    data, learner = loaders(run), METHODS[method](run, 2)
-    whole = train(METHODS[method](run, 2), data, range(learner.epochs)).state_dict()
+    data, learner = loaders(run), build(run, 2)
+    whole = train(build(run, 2), data, range(learner.epochs)).state_dict()
     for epoch in range(learner.epochs):
-        kept = io.BytesIO(runs.serialized(train(learner, data, [epoch]).state()))
-        learner = METHODS[method](run, 2)
+        kept = io.BytesIO(checkpoint.serialized(train(learner, data, [epoch]).state()))
+        learner = build(run, 2)
         learner.restore(torch.load(kept, weights_only=True))
     assert all(torch.equal(value, whole[name]) for name, value in learner.state_dict().items())
 

@@ -4,11 +4,13 @@ import pandas as pd
 import pytest
 import torch
 
-from cirl import files, metrics, runs
-from cirl.config import Run
-from cirl.data import loaders
+from cirl import metrics
+from cirl.data.batches import loaders
 from cirl.errors import UserError
-from cirl.methods import METHODS
+from cirl.methods import build
+from cirl.methods.table import METHOD_NAMES
+from cirl.run import checkpoint, files
+from cirl.run.config import Run
 
 
 def short(folder, method="deepall", **more):
@@ -20,45 +22,45 @@ def short(folder, method="deepall", **more):
 def train(run, stop_after=None):
     """The loop of 02_train."""
     data = loaders(run)
-    learner = METHODS[run.method](run, len(data.classes))
-    history = runs.resume(run, learner, data)
+    learner = build(run, len(data.classes))
+    history = checkpoint.resume(run, learner, data)
     for epoch in range(len(history), learner.epochs):
         if epoch == stop_after:
             return None
-        history.append({**runs.train_epoch(learner, data, epoch), "seconds": 0.0})
-        runs.checkpoint(run, learner, history)
-    return runs.finish(run, learner, history)
+        history.append({**checkpoint.train_epoch(learner, data, epoch), "seconds": 0.0})
+        checkpoint.checkpoint(run, learner, history)
+    return checkpoint.finish(run, learner, history)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHOD_NAMES)
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(method, folder):
     run = short(folder, method)
     whole = train(run)
-    weights = torch.load(runs.folder(run) / "model.pt", weights_only=True)
-    history = (runs.folder(run) / "history.csv").read_text()
-    runs.folder(run).rename(folder.parent / "whole")
+    weights = torch.load(checkpoint.folder(run) / "model.pt", weights_only=True)
+    history = (checkpoint.folder(run) / "history.csv").read_text()
+    checkpoint.folder(run).rename(folder.parent / "whole")
     assert train(run, stop_after=1) is None and train(run, stop_after=2) is None
     assert train(run) == whole
-    assert (runs.folder(run) / "history.csv").read_text() == history
-    again = torch.load(runs.folder(run) / "model.pt", weights_only=True)
+    assert (checkpoint.folder(run) / "history.csv").read_text() == history
+    again = torch.load(checkpoint.folder(run) / "model.pt", weights_only=True)
     assert all(torch.equal(weights[name], again[name]) for name in weights)
 
 
 def test_a_finished_run_is_not_touched(folder):
     run = short(folder)
     result = train(run)
-    before = {file.name: file.stat().st_mtime_ns for file in runs.folder(run).iterdir()}
+    before = {file.name: file.stat().st_mtime_ns for file in checkpoint.folder(run).iterdir()}
     assert set(before) == {"config.json", "history.csv", "model.pt", "metrics.json"}
     assert train(run) == result
-    assert {file.name: file.stat().st_mtime_ns for file in runs.folder(run).iterdir()} == before
+    assert {file.name: file.stat().st_mtime_ns for file in checkpoint.folder(run).iterdir()} == before
 
 
 def test_metrics_are_written_last_and_hold_the_three_rules(folder):
     run = short(folder)
     result = train(run)
-    times = {file.name: file.stat().st_mtime_ns for file in runs.folder(run).iterdir()}
+    times = {file.name: file.stat().st_mtime_ns for file in checkpoint.folder(run).iterdir()}
     assert max(times, key=times.get) == "metrics.json"
-    history = pd.read_csv(runs.folder(run) / "history.csv")
+    history = pd.read_csv(checkpoint.folder(run) / "history.csv")
     assert result["last"]["target"] == history["target"].iloc[-1]
     assert result["oracle"]["target"] == history["target"].max()
     assert result["source_val"]["source_val"] == history["source_val"].max()
@@ -68,20 +70,20 @@ def test_the_kept_weights_are_those_that_source_validation_chose(folder):
     run = short(folder)
     result = train(run)
     data = loaders(run)
-    row = metrics.evaluate(runs.load_model(run, len(data.classes)), data)
+    row = metrics.evaluate(checkpoint.load_model(run, len(data.classes)), data)
     assert row["source_val"] == result["source_val"]["source_val"]
     assert row["target"] == result["source_val"]["target"]
 
 
 def test_selection_takes_the_latest_of_equals():
     history = [{"epoch": e, "source_val": v, "target": t} for e, v, t in [(0, 9, 5), (1, 9, 8), (2, 7, 8), (3, 6, 1)]]
-    assert [runs.select(history, rule)["epoch"] for rule in runs.RULES] == [1, 3, 2]
+    assert [checkpoint.select(history, rule)["epoch"] for rule in checkpoint.RULES] == [1, 3, 2]
 
 
 def test_a_folder_that_holds_another_run_is_refused_and_kept(folder):
     run = short(folder)
     train(run, stop_after=1)
-    config = runs.folder(run) / "config.json"
+    config = checkpoint.folder(run) / "config.json"
     config.write_text(config.read_text().replace('"tau": 5.0', '"tau": 7.0'))
     before = config.read_text()
     with pytest.raises(UserError, match=r"tau=7\.0 \(asked for: 5\.0\)"):
@@ -92,7 +94,7 @@ def test_a_folder_that_holds_another_run_is_refused_and_kept(folder):
 def test_the_config_says_where_the_run_comes_from(folder):
     run = short(folder)
     train(run, stop_after=0)
-    config = json.loads((runs.folder(run) / "config.json").read_text())
+    config = json.loads((checkpoint.folder(run) / "config.json").read_text())
     assert config["provenance"]["packages"]["torch"] == torch.__version__.split("+")[0]
     assert config["provenance"]["device"] == "cpu" and len(config["provenance"]["data_digest"]) == 16
 
@@ -100,19 +102,19 @@ def test_the_config_says_where_the_run_comes_from(folder):
 def test_a_half_done_run_of_other_code_begins_anew(folder, monkeypatch):
     run = short(folder)
     whole = train(run)
-    runs.folder(run).rename(folder.parent / "whole")
+    checkpoint.folder(run).rename(folder.parent / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "training_digest", lambda run: "older code")
+        patch.setattr(checkpoint, "training_digest", lambda run: "older code")
         train(run, stop_after=2)
     data = loaders(run)
-    assert runs.resume(run, METHODS["deepall"](run, 2), data) == []
+    assert checkpoint.resume(run, build(run, 2), data) == []
     assert train(run) == whole
 
 
 def test_a_finished_run_of_other_code_is_shown_with_a_warning(folder, monkeypatch):
     run = short(folder)
     whole = train(run)
-    monkeypatch.setattr(runs, "training_digest", lambda run: "newer code")
+    monkeypatch.setattr(checkpoint, "training_digest", lambda run: "newer code")
     with pytest.warns(UserWarning, match="was trained by another version of the code; delete the folder"):
         assert train(run) == whole
 
@@ -120,7 +122,7 @@ def test_a_finished_run_of_other_code_is_shown_with_a_warning(folder, monkeypatc
 def test_schedule_augmentation_classes_and_machine_are_in_the_config(folder):
     run = short(folder, schedule="0.50+0.75", augment=False)
     train(run, stop_after=0)
-    config = json.loads((runs.folder(run) / "config.json").read_text())
+    config = json.loads((checkpoint.folder(run) / "config.json").read_text())
     assert (config["schedule"], config["augment"]) == ("0.5+0.75", False) and config["classes"] == ["cat", "dog"]
     assert "-schedule_0.5+0.75-augment0" in run.id
     assert config["provenance"]["threads"] == 1 and config["provenance"]["capability"] and config["provenance"]["cpu"]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from cirl import tiny
+from cirl.data import tiny
 
 table = tiny.table()
 

@@ -5,11 +5,12 @@ import pytest
 import torch
 import torchvision
 
-from cirl import runs, weights
-from cirl.config import Run
-from cirl.data import loaders
+from cirl.data import pretrained
+from cirl.data.batches import loaders
 from cirl.errors import UserError
 from cirl.model import Network
+from cirl.run import checkpoint
+from cirl.run.config import Run
 
 
 def test_weights_come_from_a_file_and_are_those_of_the_file(tmp_path):
@@ -51,7 +52,7 @@ def hub(tmp_path, monkeypatch):
     file = place / f"resnet18-{hashlib.sha256((place / 'w.pt').read_bytes()).hexdigest()[:8]}.pth"
     (place / "w.pt").rename(file)
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    monkeypatch.setattr(weights, "imagenet_url", lambda _: f"file:///nowhere/{file.name}")
+    monkeypatch.setattr(pretrained, "imagenet_url", lambda _: f"file:///nowhere/{file.name}")
     return file
 
 
@@ -71,7 +72,7 @@ def test_weights_whose_checksum_is_wrong_are_refused(hub):
 
 def test_missing_weights_are_fetched_and_checked(hub, tmp_path, monkeypatch):
     shutil.move(hub, tmp_path / hub.name)
-    monkeypatch.setattr(weights, "imagenet_url", lambda _: (tmp_path / hub.name).as_uri())
+    monkeypatch.setattr(pretrained, "imagenet_url", lambda _: (tmp_path / hub.name).as_uri())
     Network("resnet18", 512, "imagenet")
     assert hub.exists()
     hub.unlink()
@@ -84,10 +85,10 @@ def test_missing_weights_are_fetched_and_checked(hub, tmp_path, monkeypatch):
 def test_the_digest_of_the_weights_is_part_of_the_provenance(folder, hub):
     line = dict(dataset=f"folder:{folder}", target="wool", image_size=32, batch_size=4)
     data = loaders(Run(**line, weights=str(hub)))
-    assert runs.provenance(data)["weights_digest"] == hashlib.sha256(hub.read_bytes()).hexdigest()[:16]
-    assert runs.provenance(loaders(Run(**line, weights="none")))["weights_digest"] is None
+    assert checkpoint.provenance(data)["weights_digest"] == hashlib.sha256(hub.read_bytes()).hexdigest()[:16]
+    assert checkpoint.provenance(loaders(Run(**line, weights="none")))["weights_digest"] is None
 
 
 def test_the_address_is_torchvisions():
-    assert weights.imagenet_url("resnet18") == torchvision.models.ResNet18_Weights.IMAGENET1K_V1.url
-    assert weights.imagenet_url("resnet50") == torchvision.models.ResNet50_Weights.IMAGENET1K_V1.url
+    assert pretrained.imagenet_url("resnet18") == torchvision.models.ResNet18_Weights.IMAGENET1K_V1.url
+    assert pretrained.imagenet_url("resnet50") == torchvision.models.ResNet50_Weights.IMAGENET1K_V1.url

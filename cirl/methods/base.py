@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from cirl import fourier
-from cirl.config import Run
-from cirl.data import Loaders
+from cirl.data.batches import Loaders
 from cirl.model import Network
+from cirl.run.config import Run
 
 
 class Method(nn.Module):

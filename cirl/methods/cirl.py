@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from cirl import losses
-from cirl.config import Run
 from cirl.methods.base import Method, floats, ramp
 from cirl.model import Masker
+from cirl.run.config import Run
 
 
 class CIRL(Method):

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div
 
-from cirl.config import Run
 from cirl.methods.base import Method, floats, ramp
+from cirl.run.config import Run
 
 
 class FACT(Method):

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from cirl.config import Run
-from cirl.data import Loaders
+from cirl.data.batches import Loaders
 from cirl.methods.base import Method, floats
 from cirl.model import Network
+from cirl.run.config import Run
 
 
 class MatchDG(Method):

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from cirl.config import Run
 from cirl.methods.base import Method, floats
+from cirl.run.config import Run
 
 
 class MTL(Method):

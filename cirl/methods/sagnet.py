@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from cirl.config import Run
 from cirl.methods.base import Method, floats, parameters_of
 from cirl.methods.styles import style
+from cirl.run.config import Run
 
 EPSILON = 1e-5
 

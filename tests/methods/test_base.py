@@ -10,8 +10,8 @@ from helpers import batch, before, make, steps_of
 from torch import nn
 
 from cirl import fourier
-from cirl.methods import METHODS
 from cirl.methods.base import Method, by_domain, decay, distances, floats, over_pairs, parameters_of, ramp, sample_beta
+from cirl.methods.deepall import DeepAll
 
 x, y, d = batch()
 B = len(x)
@@ -109,7 +109,7 @@ def test_features_are_the_encoders_and_logits_the_classifiers():
     learner = make("deepall")
     torch.testing.assert_close(learner.features(x), learner.encoder(x))
     torch.testing.assert_close(learner.predict(x), learner.h1(learner.encoder(x)))
-    assert METHODS["deepall"].classify is Method.classify
+    assert DeepAll.classify is Method.classify
 
 
 def test_terms_are_brought_over_as_numbers():

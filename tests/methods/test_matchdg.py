@@ -7,11 +7,11 @@ import torch
 from helpers import assert_minimises, batch, before, make, steps_of
 from PIL import Image
 
-from cirl.config import Run
-from cirl.data import loaders
-from cirl.methods import METHODS
+from cirl.data.batches import loaders
+from cirl.methods import build
 from cirl.methods.matchdg import contrastive, random_pairs
-from cirl.runs import serialized
+from cirl.run.checkpoint import serialized
+from cirl.run.config import Run
 
 x, y, d = batch()
 
@@ -19,7 +19,7 @@ x, y, d = batch()
 def rearing(folder, **more):
     """A learner on the folder's images, with its first matches."""
     small = dict(weights="none", backbone="convnet32", dim=16, image_size=32, batch_size=4, epochs=4)
-    learner = METHODS["matchdg"](Run(f"folder:{folder}", "wool", "matchdg", **(small | more)), 2)
+    learner = build(Run(f"folder:{folder}", "wool", "matchdg", **(small | more)), 2)
     learner.begin_epoch(loaders(learner.run), 0)
     return learner
 
@@ -211,7 +211,7 @@ def test_first_matches_are_random(matched):
 
 def test_a_target_between_the_sources_has_no_matches(folder):
     run = dict(weights="none", backbone="convnet32", dim=16, image_size=32, batch_size=4, epochs=4)
-    learner = METHODS["matchdg"](Run(f"folder:{folder}", "ink", "matchdg", **run), 2)
+    learner = build(Run(f"folder:{folder}", "ink", "matchdg", **run), 2)
     learner.begin_epoch(loaders(learner.run), 0)
     assert learner.matches.shape[1] == 3 and (learner.matches[:, 1] == -1).all()
     assert (learner.matches[:, [0, 2]] >= 0).all()
@@ -272,9 +272,9 @@ def test_pairs_have_jittered_colours_like_the_batch_where_the_run_is_augmented(f
 
 
 def test_the_matches_are_part_of_the_state(matched):
-    other = METHODS["matchdg"](matched.run, 2)
+    other = build(matched.run, 2)
     assert other.matches is None
-    fresh = METHODS["matchdg"](matched.run, 2)
+    fresh = build(matched.run, 2)
     fresh.restore(torch.load(io.BytesIO(serialized(other.state())), weights_only=True))
     assert fresh.matches is None
     fresh.restore(torch.load(io.BytesIO(serialized(matched.state())), weights_only=True))

@@ -21,9 +21,9 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from cirl.config import Run
-from cirl.files import read_checked
-from cirl.runs import STATES
+from cirl.run.checkpoint import STATES
+from cirl.run.config import Run
+from cirl.run.files import read_checked
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = [Run("tiny", target, "deepall").id for target in ("plain", "photo", "street", "print")]

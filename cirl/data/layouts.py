@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from cirl import paths, tiny
-from cirl.config import settings
+from cirl import paths
+from cirl.data import tiny
 from cirl.errors import UserError
+from cirl.run.config import settings
 
 EXTENSIONS = {".jpg", ".jpeg", ".png"}
 SPLIT_SEED = 0  # the split belongs to the data set, not to the run

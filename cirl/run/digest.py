@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from cirl.config import Run
+from cirl.run.config import Run
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parent.parent
 ROOTS = ("train_epoch", "loaders")  # the loop with its evaluation, and the batches
 TINY = ("table", "render")  # the embedded data set is code
 RECORDED = {"index", "pixels", "load_weights", "Run", "settings"}  # not followed: a run's record holds what they return
@@ -40,7 +40,7 @@ def _closure(method, tiny, words, package):
     """The canonical text of every definition that is reached, and the names of the values that they read."""
     known = _Package(_modules(package), dict(words))
     todo = [known.defined(name) for name in ROOTS + (TINY if tiny else ())]
-    todo.append(known.entry(known.defined("METHODS"), method))
+    todo.append(known.method(method))
     seen, code, reads = set(), [], {"recipe": set(), "run": set()}
     while todo:
         definition = todo.pop()
@@ -110,6 +110,12 @@ class _Package:
             raise LookupError(f"{name} is defined in {found or 'no module'}; a root of the digest needs one definition")
         return _Definition(found[0], name)
 
+    def method(self, name):
+        """The class of a method, as `methods.build` finds it."""
+        module = next(module for module in self.modules if module.endswith(f".methods.{name}"))
+        (found,) = [each for each in self.modules[module].definitions if each.lower() == name.replace("_", "")]
+        return _Definition(module, found)
+
     def resolve(self, module, name):
         """What a name means in a module: a definition, the name of a module, or None for anything else."""
         if name in self.modules[module].definitions:
@@ -122,7 +128,7 @@ class _Package:
         return self.resolve(source, original) if source in self.modules else None
 
     def entry(self, table, key):
-        """The definition under a key of a table such as METHODS; None where the table is not written out."""
+        """The definition under a key of a table such as FACTORIZATION; None where it is not written out."""
         node = self.node(table)
         return self._entry(table.module, getattr(node, "value", None), key)
 
@@ -130,12 +136,8 @@ class _Package:
         if not isinstance(value, ast.Dict):
             return None
         for name, each in zip(value.keys, value.values, strict=True):
-            if name is None:  # a table within the table: **{...}
-                found = self._entry(module, each, key)
-            else:
-                found = isinstance(name, ast.Constant) and name.value == key and self._referred(module, each)
-            if found:
-                return found
+            if isinstance(name, ast.Constant) and name.value == key:
+                return self._referred(module, each)
         return None
 
     def _referred(self, module, node):

@@ -19,7 +19,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
-from cirl import fourier, losses, tiny
+from cirl import fourier, losses
+from cirl.data import tiny
 from cirl.methods.base import Method
 
 MEASURES = ("do_U", "unseen", "mix", "live", "domain", "digit", "inferior half", "one dimension", "linear", "distance")

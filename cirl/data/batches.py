@@ -22,11 +22,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from tqdm.auto import tqdm
 
-from cirl import paths, tiny
-from cirl.config import Run
+from cirl import paths
+from cirl.data import tiny
+from cirl.data.jitter import colour_jitter
+from cirl.data.layouts import index, root
 from cirl.errors import UserError, reason, refuse
-from cirl.jitter import colour_jitter
-from cirl.layouts import index, root
+from cirl.run.config import Run
 
 LARGEST = 50_000_000  # pixels of an image file; what is larger was made to exhaust the memory
 JITTER = 0.4  # of brightness, contrast, saturation and hue

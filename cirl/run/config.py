@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from cirl.errors import UserError, refuse
-from cirl.options import NEED_TWO_SOURCES, TRAINING, method_name, parse_method
-from cirl.recipe import Recipe, parse_recipe, plain_number, recipe_name
+from cirl.methods.table import NEED_TWO_SOURCES, TRAINING, method_name, parse_method
+from cirl.run.recipe import Recipe, parse_recipe, plain_number, recipe_name
 
 BACKBONES = {"convnet": 256, "convnet32": 128, "resnet18": 512, "resnet50": 2048}  # name -> its own N
 SAMPLING = ("random", "intra", "inter")

@@ -16,7 +16,7 @@ import psutil
 from filelock import FileLock
 
 from cirl.errors import UserError, reason
-from cirl.files import write
+from cirl.run.files import write
 
 BEAT, PATIENCE = 5.0, 30.0  # seconds between touches; how long another host's lock is watched
 

@@ -9,7 +9,9 @@ import mistune
 import pandas as pd
 from PIL import Image
 
-from cirl import grid, paths, report, results, studies
+from cirl import paths
+from cirl.show import report
+from cirl.study import catalog, records, studies
 
 STYLE = """
 :root { color-scheme: light; }
@@ -29,7 +31,7 @@ MARKS = "<!-- findings: written by the notebook `report` -->", "<!-- end of find
 
 def page(study: str) -> str:
     """The html of a study's report, images inside."""
-    items = [item for owned in grid.notebooks(study).values() for item in owned]
+    items = [item for owned in catalog.notebooks(study).values() for item in owned]
     items = sorted(items, key=_order)
     links = "".join(f'<a href="#{item}">{escape(report.title(item))}</a>' for item in items)
     sections = "".join(_section(item, study) for item in items)
@@ -45,7 +47,7 @@ def page(study: str) -> str:
 def findings(study: str) -> str:
     """One line per audit that has been rendered: its finding, as its own md says it."""
     lines = []
-    for item in (item for notebook in grid.AUDITS for item in grid.NOTEBOOKS[notebook]):
+    for item in (item for notebook in catalog.AUDITS for item in catalog.NOTEBOOKS[notebook]):
         file = paths.FIGURES / study / f"{item}.md"
         said = file.read_text().splitlines() if file.exists() else []
         finding = next((line.removeprefix(report.FINDING) for line in said if line.startswith(report.FINDING)), None)
@@ -84,11 +86,11 @@ def _section(item, study):
 
 def _provenance(study):
     """How many runs there are, by which code, and with what."""
-    runs = results.load_runs({"all": grid.all_runs(study)})
+    runs = records.load_runs({"all": catalog.all_runs(study)})
     commits = ", ".join(sorted(runs["commit"].astype(str).unique())) if len(runs) else "none"
     minutes = pd.to_numeric(runs["seconds"]).sum() / 60 if len(runs) else 0
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "grad-cam"))
     return (
-        f"<p>{results.coverage(runs)}, {minutes:.0f} minutes of training in all. Code of the runs: {escape(commits)}. "
+        f"<p>{records.coverage(runs)}, {minutes:.0f} minutes of training in all. Code of the runs: {escape(commits)}. "
         f"{escape(packages)}. Accuracies are of the epoch that source validation chose, unless a rule is named.</p>"
     )

@@ -12,12 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.special import stdtrit
 
-from cirl import paths, studies
-from cirl.config import SETTINGS, Run
-from cirl.datasets import NOTES
+from cirl import paths
+from cirl.data.benchmarks import NOTES
 from cirl.errors import refuse
-from cirl.files import write
-from cirl.results import coverage
+from cirl.run.config import SETTINGS, Run
+from cirl.run.files import write
+from cirl.study import studies
+from cirl.study.records import coverage
 
 COLORS = {  # fixed, colour-blind safe (Okabe and Ito); methods that no curve shows share one
     **{"DeepAll": "#777777", "Mix": "#009E73", "FACT": "#0072B2", "MatchDG": "#CC79A7", "CIRL": "#D55E00"},

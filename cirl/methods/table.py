@@ -6,7 +6,7 @@ A value is changed by writing it into the method: `mixup+alpha=0.4`, `fact+beta=
 from typing import NamedTuple
 
 from cirl.errors import refuse
-from cirl.recipe import plain_number
+from cirl.run.recipe import plain_number
 
 
 class Value(NamedTuple):

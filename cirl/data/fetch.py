@@ -17,11 +17,11 @@ from PIL import Image
 from tqdm.auto import tqdm
 
 from cirl import paths
-from cirl.config import settings
-from cirl.datasets import DATASETS, Archive
+from cirl.data.benchmarks import DATASETS, Archive
+from cirl.data.layouts import INSIDE, index, plain, root
+from cirl.data.pretrained import sha256
 from cirl.errors import UserError, reason, refuse
-from cirl.layouts import INSIDE, index, plain, root
-from cirl.weights import sha256
+from cirl.run.config import settings
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz")
 DAMAGED = (zipfile.BadZipFile, tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError)

@@ -18,12 +18,14 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import cross_entropy, gumbel_softmax
 
-from cirl import data, fourier, losses
-from cirl.config import Run, settings
+from cirl import fourier, losses
+from cirl.data import batches
 from cirl.gumbel import gumbel_mask, recursive_mask
-from cirl.methods import METHODS
+from cirl.methods import build
 from cirl.methods.base import parameters_of
 from cirl.methods.cirl import CIRL
+from cirl.methods.table import METHOD_NAMES
+from cirl.run.config import Run, settings
 
 
 def compare(ways: dict[str, Callable[[], object]], repetitions: int) -> pd.DataFrame:
@@ -154,34 +156,34 @@ def mix_ways(count: int, size: int) -> dict[str, Callable[[], object]]:
 def method_ways() -> dict[str, Callable[[], object]]:
     """A step of every method on the same batch of `tiny`, past its ramp-ups."""
     x, y, d = torch.rand(32, 3, 32, 32), torch.arange(32) % 10, torch.tensor([0, 1, 3, 0] * 8)
-    learners = {name: METHODS[name](Run(method=name), 10) for name in METHODS}
+    learners = {name: build(Run(method=name), 10) for name in METHOD_NAMES}
     return {name: (lambda one=one: one.update(x, y, d, one.epochs - 1)) for name, one in learners.items()}
 
 
 def loading_ways(dataset: str, size: int, count: int = 64) -> dict[str, Callable[[], object]]:
     """Batches of sixteen from the cache, and the same images decoded from their files."""
     run = Run(dataset, settings(dataset).domains[0], weights="none", image_size=size)
-    table, index, folder = data.loaders(run).table, data.index(dataset), data.root(dataset)
+    table, index, folder = batches.loaders(run).table, batches.index(dataset), batches.root(dataset)
     rows = np.arange(count) * (len(index) // count)
     parts, seeds, cpu = np.split(np.arange(count), count // 16), np.arange(count // 16), torch.device("cpu")
 
     def decoded():
-        images = np.stack([data.decode(folder / index["path"][row], size) for row in rows])
-        fresh = data.ImageTable(images, table.labels[rows], table.domains[rows], table.transform)
-        return [*data.batches_of(fresh, parts, seeds, cpu, 0)]
+        images = np.stack([batches.decode(folder / index["path"][row], size) for row in rows])
+        fresh = batches.ImageTable(images, table.labels[rows], table.domains[rows], table.transform)
+        return [*batches.batches_of(fresh, parts, seeds, cpu, 0)]
 
     return {
-        "from the cache": lambda: [*data.batches_of(table, [rows[part] for part in parts], seeds, cpu, 0)],
+        "from the cache": lambda: [*batches.batches_of(table, [rows[part] for part in parts], seeds, cpu, 0)],
         "from the cache, not augmented": lambda: [table.images[rows[part]] for part in parts],
         "decoded from files": decoded,
-        "decoded, not augmented": lambda: [data.decode(folder / index["path"][row], size) for row in rows],
+        "decoded, not augmented": lambda: [batches.decode(folder / index["path"][row], size) for row in rows],
     }
 
 
 def write_tiny(folder: Path, per_class: int = 10) -> str:
     """Some images of `tiny` as JPEG files of 227 pixels, like those of PACS; the name of the data set."""
-    index = data.index("tiny")
-    images = data.pixels("tiny", index, 32)
+    index = batches.index("tiny")
+    images = batches.pixels("tiny", index, 32)
     for i in index.groupby(["domain", "label"]).head(per_class).index:
         place = folder / index["domain"][i] / str(index["label"][i])
         place.mkdir(parents=True, exist_ok=True)

@@ -16,10 +16,10 @@ from pathlib import Path
 import pandas as pd
 
 from cirl import paths
-from cirl.config import Run
-from cirl.digest import training_digest
 from cirl.errors import UserError, reason, refuse
-from cirl.files import read_json, write
+from cirl.run.config import Run
+from cirl.run.digest import training_digest
+from cirl.run.files import read_json, write
 
 RULES = ("source_val", "last", "oracle")
 FIELDS = [field.name for field in fields(Run)]

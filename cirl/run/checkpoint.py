@@ -30,16 +30,17 @@ import numpy as np
 import pandas as pd
 import torch
 
-from cirl import lock, machine, metrics
-from cirl.config import Run
-from cirl.data import Loaders, content_digest
-from cirl.digest import training_digest
+from cirl import metrics
+from cirl.data.batches import Loaders, content_digest
+from cirl.data.pretrained import weights_digest
 from cirl.errors import UserError, reason
-from cirl.files import read_checked, read_json, write, write_checked
-from cirl.methods import METHODS
+from cirl.methods import build
 from cirl.methods.base import Method
-from cirl.results import RULES, folder, is_finished, other_fields
-from cirl.weights import weights_digest
+from cirl.run import lock, machine
+from cirl.run.config import Run
+from cirl.run.digest import training_digest
+from cirl.run.files import read_checked, read_json, write, write_checked
+from cirl.study.records import RULES, folder, is_finished, other_fields
 
 STATES = ("last.pt", "before.pt")
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "matplotlib", "pillow")
@@ -203,7 +204,7 @@ def select(history: list[dict], rule: str) -> dict:
 
 def load_model(run: Run, classes: int) -> Method:
     """The finished run's method with the weights that source validation chose, ready to predict."""
-    method = METHODS[run.method_name](run, classes)
+    method = build(run, classes)
     method.load_state_dict(chosen_weights(run))
     return method.eval()
 
@@ -243,7 +244,7 @@ def provenance(data: Loaders) -> dict:
 
 def commit() -> str:
     """The commit of the code, `-dirty` where the package differs from it, or `unknown` outside of git."""
-    git = ["git", "-C", str(Path(__file__).parent)]
+    git = ["git", "-C", str(Path(__file__).parent.parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
         changed = subprocess.run([*git, "status", "--porcelain", "."], capture_output=True, text=True).stdout.strip()

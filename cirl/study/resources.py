@@ -3,7 +3,7 @@
 The times of tiny and Digits-DG are some four times those measured on one core of a CPU; those with a GPU are estimates.
 """
 
-from cirl.config import Run
+from cirl.run.config import Run
 
 ON_CPU = ("tiny", "digits_dg")
 MINUTES = {"tiny": 4, "digits_dg": 12, "pacs": 10, "officehome": 20, "minidomainnet": 60}  # of an epoch

@@ -6,10 +6,10 @@ The Snakefile trains from these lists, the notebooks expect them, and the tests 
 
 from itertools import product
 
-from cirl.config import Run, settings
 from cirl.errors import refuse
-from cirl.recipe import parse_recipe
-from cirl.studies import study
+from cirl.run.config import Run, settings
+from cirl.run.recipe import parse_recipe
+from cirl.study.studies import study
 
 Rows = dict[str, list[Run]]
 LABELS = {

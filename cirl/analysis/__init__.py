@@ -1,0 +1,1 @@
+"""Measures beyond the paper: true interventions, audits, schematics, benchmark."""

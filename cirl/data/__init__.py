@@ -1,0 +1,1 @@
+"""From a data set to batches: benchmarks, layouts, cache, augmentation, pretrained weights."""

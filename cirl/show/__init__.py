@@ -1,0 +1,1 @@
+"""How results are shown: style, tables, saved items, the page."""

@@ -1,0 +1,1 @@
+"""Which runs a figure or table needs, and the records of finished runs."""

@@ -1,0 +1,37 @@
+"""The layout shows the architecture: the paper on top, the harness below, and no import upwards."""
+
+import ast
+
+from cirl import paths
+
+PACKAGE = paths.ROOT / "cirl"
+ABOVE = ("cirl.study", "cirl.show", "cirl.analysis")  # nothing that trains may know of these
+
+
+def imported(file):
+    """The modules of the package that a file imports, at the top or late."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def test_the_paper_the_methods_the_data_and_the_runs_do_not_know_the_studies():
+    below = [
+        *PACKAGE.glob("*.py"),
+        *(file for name in ("methods", "data", "run") for file in PACKAGE.glob(f"{name}/*.py")),
+    ]
+    assert len(below) > 30
+    for file in below:
+        assert not [name for name in imported(file) if name.startswith(ABOVE)], file
+
+
+def test_a_study_does_not_know_how_it_is_shown():
+    for file in PACKAGE.glob("study/*.py"):
+        assert not [name for name in imported(file) if name.startswith(("cirl.show", "cirl.analysis"))], file
+
+
+def test_the_top_level_can_be_read_in_one_sitting():
+    lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in PACKAGE.glob("*.py"))
+    assert lines <= 650
