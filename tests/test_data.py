@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from cirl import paths
-from cirl.data import batches
+from cirl.data import batches, cache, layouts
 from cirl.errors import UserError
 from cirl.run.config import Run
 
@@ -21,14 +21,14 @@ def small(folder, **more):
 
 
 def test_a_folder_is_a_data_set(folder):
-    table = batches.index(f"folder:{folder}")
+    table = layouts.index(f"folder:{folder}")
     assert len(table) == 72 and table.attrs["classes"] == ["cat", "dog"]
     assert set(table.columns) == {"path", "label", "domain", "split"}
     assert (table.groupby(["domain", "label"])["split"].value_counts().unstack()["val"] == 1).all()
 
 
 def test_the_split_is_the_same_every_time(folder):
-    assert batches.index(f"folder:{folder}").equals(batches.index(f"folder:{folder}"))
+    assert layouts.index(f"folder:{folder}").equals(layouts.index(f"folder:{folder}"))
 
 
 def test_one_domain_is_left_out(folder):
@@ -152,21 +152,21 @@ def test_evaluation_shows_each_image_once_and_as_it_is(folder):
 
 
 def test_the_cache_is_reused_until_a_file_changes(folder):
-    name, table = f"folder:{folder}", batches.index(f"folder:{folder}")
-    batches.pixels(name, table, 16)
+    name, table = f"folder:{folder}", layouts.index(f"folder:{folder}")
+    cache.pixels(name, table, 16)
     (cached,) = paths.CACHE.glob("*.npy")
     made = cached.stat().st_mtime_ns
-    batches.pixels(name, table, 16)
+    cache.pixels(name, table, 16)
     assert cached.stat().st_mtime_ns == made and len(list(paths.CACHE.iterdir())) == 1
     Image.new("RGB", (50, 50), "red").save(folder / "clay" / "cat" / "01.png")
-    again = batches.pixels(name, table, 16)
+    again = cache.pixels(name, table, 16)
     row = table.index[table["path"] == "clay/cat/01.png"][0]
     assert (again[row] == [255, 0, 0]).all() and len(list(paths.CACHE.glob("*.npy"))) == 2
 
 
 def test_the_cache_is_memory_mapped_and_equal_to_the_decoded_file(folder):
-    table = batches.index(f"folder:{folder}")
-    images = batches.pixels(f"folder:{folder}", table, 32)
+    table = layouts.index(f"folder:{folder}")
+    images = cache.pixels(f"folder:{folder}", table, 32)
     assert isinstance(images, np.memmap)
     row = table.index[table["path"] == "ink/dog/05.png"][0]
     with Image.open(folder / "ink/dog/05.png") as image:
@@ -191,14 +191,14 @@ def test_an_empty_class_is_named(folder):
     for file in (folder / "ink" / "cat").iterdir():
         file.unlink()
     with pytest.raises(UserError, match="ink/cat needs two images"):
-        batches.index(f"folder:{folder}")
+        layouts.index(f"folder:{folder}")
 
 
 def test_a_class_missing_in_one_domain_is_named(folder):
     (folder / "clay" / "bird").mkdir()
     Image.new("RGB", (9, 9)).save(folder / "clay" / "bird" / "a.png")
     with pytest.raises(UserError, match="clay/bird needs two images"):
-        batches.index(f"folder:{folder}")
+        layouts.index(f"folder:{folder}")
 
 
 def test_a_single_domain_is_refused(tmp_path):
@@ -214,7 +214,7 @@ def test_a_batch_larger_than_the_data_is_refused(folder):
 
 def test_a_data_set_that_is_not_there_says_where_it_should_be(workspace):
     with pytest.raises(UserError, match="data/raw/pacs"):
-        batches.index("pacs")
+        layouts.index("pacs")
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(folder):
@@ -247,9 +247,9 @@ def test_a_cache_folder_that_cannot_be_written_is_one_sentence(folder, monkeypat
 
 DECODE = """
 import sys
-from cirl.data import batches
-table = batches.index(sys.argv[1])
-print(batches.content_digest(batches.pixels(sys.argv[1], table, 48)))
+from cirl.data import batches, cache, layouts
+table = layouts.index(sys.argv[1])
+print(cache.content_digest(cache.pixels(sys.argv[1], table, 48)))
 """
 
 
@@ -258,8 +258,8 @@ def test_processes_that_start_at_once_make_one_cache(folder):
     line = [sys.executable, "-c", DECODE, f"folder:{folder}"]
     processes = [subprocess.Popen(line, env=env, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     digests = {process.communicate()[0].strip() for process in processes}
-    table = batches.index(f"folder:{folder}")
-    assert digests == {batches.content_digest(batches.pixels(f"folder:{folder}", table, 48))}
+    table = layouts.index(f"folder:{folder}")
+    assert digests == {cache.content_digest(cache.pixels(f"folder:{folder}", table, 48))}
     assert [file.suffix for file in paths.CACHE.iterdir()] == [".npy"]
 
 

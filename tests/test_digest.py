@@ -118,7 +118,7 @@ def test_a_changed_method_makes_stale_its_own_runs_alone(package):
     [
         ("run/checkpoint.py", r"epoch \+ step / data\.steps", "epoch"),  # the loop
         ("data/batches.py", r"i \* size : \(i \+ 1\) \* size\] for", "i * size : (i + 2) * size] for"),  # batching
-        ("data/jitter.py", r"clamp_\(0, 1\)", "clamp_(0, 2)"),
+        ("data/augment.py", r"clamp_\(0, 1\)", "clamp_(0, 2)"),
         ("metrics.py", "argmax", "argmin"),  # evaluation
         ("methods/base.py", "momentum=0.9", "momentum=0.8"),
     ],

@@ -23,7 +23,7 @@ from PIL import Image
 from test_runs import short, train
 
 from cirl import metrics, paths
-from cirl.data import batches
+from cirl.data import batches, cache
 from cirl.errors import UserError
 from cirl.methods.deepall import DeepAll
 from cirl.run import checkpoint, files, lock
@@ -125,13 +125,13 @@ class TestKills:
     def test_a_kill_in_the_middle_of_the_cache_leaves_none_and_the_next_makes_it(self, folder):
         run = short(folder)
 
-        def die(path, size, kept=batches.decode):
+        def die(path, size, kept=cache.decode):
             if path.name == "07.PNG":
                 os.kill(os.getpid(), signal.SIGKILL)
             return kept(path, size)
 
         def make():
-            batches.decode = die
+            cache.decode = die
             batches.loaders(run)
 
         assert code(child(make)) == -signal.SIGKILL

@@ -9,7 +9,7 @@ from cirl.data.batches import loaders
 from cirl.errors import UserError
 from cirl.methods import build
 from cirl.methods.table import METHOD_NAMES
-from cirl.run import checkpoint, files
+from cirl.run import checkpoint, files, provenance
 from cirl.run.config import Run
 
 
@@ -105,6 +105,7 @@ def test_a_half_done_run_of_other_code_begins_anew(folder, monkeypatch):
     checkpoint.folder(run).rename(folder.parent / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "training_digest", lambda run: "older code")
+        patch.setattr(provenance, "training_digest", lambda run: "older code")
         train(run, stop_after=2)
     data = loaders(run)
     assert checkpoint.resume(run, build(run, 2), data) == []

@@ -21,15 +21,14 @@ from cirl.analysis.properties import live
 from cirl.data.batches import Loaders
 from cirl.methods.base import Method
 from cirl.run.config import Run
+from cirl.run.folder import folder, is_finished
 from cirl.study import records
 
 
 def with_weights(rows: dict[str, list[Run]]) -> tuple[pd.DataFrame, list[tuple[str, Run]]]:
     """The records of an item's runs whose weights are at hand, and these runs with their rows; the rest is missing."""
     pairs = records.pairs(rows)
-    ready = [
-        (row, run) for row, run in pairs if (records.folder(run) / "model.pt").exists() and records.is_finished(run)
-    ]
+    ready = [(row, run) for row, run in pairs if (folder(run) / "model.pt").exists() and is_finished(run)]
     table = records.load_runs({row: [run for its, run in ready if its == row] for row in rows})
     expected, found = ({run.id for _, run in some} for some in (pairs, ready))
     table.attrs.update(expected=len(expected), missing=sorted(expected - found))

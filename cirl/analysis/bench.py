@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, gumbel_softmax
 
 from cirl import fourier, losses
-from cirl.data import batches
+from cirl.data import batches, cache, layouts
 from cirl.gumbel import gumbel_mask, recursive_mask
 from cirl.methods import build
 from cirl.methods.base import parameters_of
@@ -163,12 +163,12 @@ def method_ways() -> dict[str, Callable[[], object]]:
 def loading_ways(dataset: str, size: int, count: int = 64) -> dict[str, Callable[[], object]]:
     """Batches of sixteen from the cache, and the same images decoded from their files."""
     run = Run(dataset, settings(dataset).domains[0], weights="none", image_size=size)
-    table, index, folder = batches.loaders(run).table, batches.index(dataset), batches.root(dataset)
+    table, index, folder = batches.loaders(run).table, layouts.index(dataset), layouts.root(dataset)
     rows = np.arange(count) * (len(index) // count)
     parts, seeds, cpu = np.split(np.arange(count), count // 16), np.arange(count // 16), torch.device("cpu")
 
     def decoded():
-        images = np.stack([batches.decode(folder / index["path"][row], size) for row in rows])
+        images = np.stack([cache.decode(folder / index["path"][row], size) for row in rows])
         fresh = batches.ImageTable(images, table.labels[rows], table.domains[rows], table.transform)
         return [*batches.batches_of(fresh, parts, seeds, cpu, 0)]
 
@@ -176,14 +176,14 @@ def loading_ways(dataset: str, size: int, count: int = 64) -> dict[str, Callable
         "from the cache": lambda: [*batches.batches_of(table, [rows[part] for part in parts], seeds, cpu, 0)],
         "from the cache, not augmented": lambda: [table.images[rows[part]] for part in parts],
         "decoded from files": decoded,
-        "decoded, not augmented": lambda: [batches.decode(folder / index["path"][row], size) for row in rows],
+        "decoded, not augmented": lambda: [cache.decode(folder / index["path"][row], size) for row in rows],
     }
 
 
 def write_tiny(folder: Path, per_class: int = 10) -> str:
     """Some images of `tiny` as JPEG files of 227 pixels, like those of PACS; the name of the data set."""
-    index = batches.index("tiny")
-    images = batches.pixels("tiny", index, 32)
+    index = layouts.index("tiny")
+    images = cache.pixels("tiny", index, 32)
     for i in index.groupby(["domain", "label"]).head(per_class).index:
         place = folder / index["domain"][i] / str(index["label"][i])
         place.mkdir(parents=True, exist_ok=True)

@@ -17,13 +17,10 @@ import json
 import math
 import os
 import pickle
-import platform
-import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -31,19 +28,18 @@ import pandas as pd
 import torch
 
 from cirl import metrics
-from cirl.data.batches import Loaders, content_digest
-from cirl.data.pretrained import weights_digest
+from cirl.data.batches import Loaders
 from cirl.errors import UserError, reason
 from cirl.methods import build
 from cirl.methods.base import Method
-from cirl.run import lock, machine
+from cirl.run import lock
 from cirl.run.config import Run
 from cirl.run.digest import training_digest
 from cirl.run.files import read_checked, read_json, write, write_checked
-from cirl.study.records import RULES, folder, is_finished, other_fields
+from cirl.run.folder import RULES, folder, is_finished, other_fields
+from cirl.run.provenance import provenance
 
 STATES = ("last.pt", "before.pt")
-PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "matplotlib", "pillow")
 
 
 def seed_epoch(run: Run, epoch: int) -> None:
@@ -225,32 +221,6 @@ def loaded(file: Path, content: bytes) -> dict:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise UserError(f"{file} holds more than tensors and numbers, or is no such file: {reason(error)}") from None
-
-
-def provenance(data: Loaders) -> dict:
-    """Where a run comes from: code, packages, machine, data and weights."""
-    device = data.device.type if data.device.type == "cpu" else torch.cuda.get_device_name(data.device)
-    return {
-        "commit": commit(),
-        "code": training_digest(data.run),
-        "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
-        "device": device,
-        **machine.describe(),
-        "data_digest": content_digest(data.table.images),
-        "weights_digest": weights_digest(data.run.backbone, data.run.weights),
-    }
-
-
-def commit() -> str:
-    """The commit of the code, `-dirty` where the package differs from it, or `unknown` outside of git."""
-    git = ["git", "-C", str(Path(__file__).parent.parent)]
-    try:
-        head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-        changed = subprocess.run([*git, "status", "--porcelain", "."], capture_output=True, text=True).stdout.strip()
-    except OSError:
-        return "unknown"
-    return f"{head}{'-dirty' if changed else ''}" if head else "unknown"
 
 
 def serialized(state: dict) -> bytes:

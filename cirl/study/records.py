@@ -20,25 +20,10 @@ from cirl.errors import UserError, reason, refuse
 from cirl.run.config import Run
 from cirl.run.digest import training_digest
 from cirl.run.files import read_json, write
+from cirl.run.folder import RULES, folder, is_finished, other_fields
 
-RULES = ("source_val", "last", "oracle")
 FIELDS = [field.name for field in fields(Run)]
 ORIGIN = ("commit", "code", "data_digest", "weights_digest", "cpu", "threads")  # what a record keeps of its provenance
-
-
-def folder(run: Run) -> Path:
-    """Where a run's files are."""
-    return paths.RUNS / run.id
-
-
-def is_finished(run: Run) -> bool:
-    """Whether the run's last file is there."""
-    return (folder(run) / "metrics.json").exists()
-
-
-def other_fields(run: Run, config: dict) -> list[str]:
-    """The fields of a run that a config.json gives otherwise."""
-    return [name for name, value in asdict(run).items() if config.get(name) != value]
 
 
 def pairs(rows: dict[str, list[Run]]) -> list[tuple[str, Run]]:

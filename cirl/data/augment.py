@@ -1,13 +1,23 @@
-"""Colour jitter of a whole batch at once, on the device: the four changes of torchvision's ColorJitter.
+"""All augmentation of training images: random resized crop and flip on the CPU, colour jitter on the device.
 
-Every image has its own factors; the order of the changes is drawn once for the batch. Images are (B, 3, H, W) in
-[0, 1].
+The colour jitter is that of torchvision's ColorJitter for a whole batch at once: every image has its own factors, the
+order of the four changes is drawn once for the batch. Images are (B, 3, H, W) in [0, 1].
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+JITTER = 0.4  # of brightness, contrast, saturation and hue
 GREY = (0.2989, 0.587, 0.114)
+
+
+def augmentation(size: int) -> Callable[[Tensor], Tensor]:
+    """PACS, Office-Home, mini-DomainNet and folders: random resized crop and flip; colours follow on the device."""
+    from torchvision.transforms import v2  # late: it takes seconds, and digits are not augmented
+
+    return v2.Compose([v2.RandomResizedCrop(size, scale=(0.8, 1.0), antialias=True), v2.RandomHorizontalFlip()])
 
 
 def colour_jitter(x: Tensor, strength: float, seed: int) -> Tensor:

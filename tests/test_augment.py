@@ -2,7 +2,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as F
 
-from cirl.data import jitter
+from cirl.data import augment
 
 x = torch.rand(6, 3, 8, 10)
 x[0], x[1, :, :4] = 0.3, torch.tensor([0.2, 0.9, 0.2]).view(3, 1, 1)  # grey, and a tie of two channels
@@ -11,10 +11,10 @@ x[0], x[1, :, :4] = 0.3, torch.tensor([0.2, 0.9, 0.2]).view(3, 1, 1)  # grey, an
 @pytest.mark.parametrize(
     ("ours", "theirs", "low", "high"),
     [
-        (jitter.brightness, F.adjust_brightness, 0.6, 1.4),
-        (jitter.contrast, F.adjust_contrast, 0.6, 1.4),
-        (jitter.saturation, F.adjust_saturation, 0.6, 1.4),
-        (jitter.hue, F.adjust_hue, -0.4, 0.4),
+        (augment.brightness, F.adjust_brightness, 0.6, 1.4),
+        (augment.contrast, F.adjust_contrast, 0.6, 1.4),
+        (augment.saturation, F.adjust_saturation, 0.6, 1.4),
+        (augment.hue, F.adjust_hue, -0.4, 0.4),
     ],
 )
 def test_each_change_is_that_of_torchvision_with_a_factor_for_each_image(ours, theirs, low, high):
@@ -25,17 +25,17 @@ def test_each_change_is_that_of_torchvision_with_a_factor_for_each_image(ours, t
 
 def test_a_whole_turn_and_no_turn_leave_the_colours():
     for turn in (0.0, 1.0, -1.0):
-        torch.testing.assert_close(jitter.hue(x, torch.full((6, 1, 1, 1), turn)), x, atol=1e-5, rtol=0)
+        torch.testing.assert_close(augment.hue(x, torch.full((6, 1, 1, 1), turn)), x, atol=1e-5, rtol=0)
 
 
 def test_the_jitter_is_a_function_of_the_seed_and_stays_in_range():
-    first, again, other = (jitter.colour_jitter(x, 0.4, seed) for seed in (1, 1, 2))
+    first, again, other = (augment.colour_jitter(x, 0.4, seed) for seed in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert first.min() >= -1e-6 and first.max() <= 1 + 1e-6
-    torch.testing.assert_close(jitter.colour_jitter(x, 0.0, 1), x, atol=1e-5, rtol=0)
+    torch.testing.assert_close(augment.colour_jitter(x, 0.0, 1), x, atol=1e-5, rtol=0)
 
 
 def test_images_of_a_batch_have_factors_of_their_own():
     same = x[2:3].repeat(6, 1, 1, 1)
-    changed = jitter.colour_jitter(same, 0.4, 3)
+    changed = augment.colour_jitter(same, 0.4, 3)
     assert len({image.numpy().tobytes() for image in changed}) == 6
