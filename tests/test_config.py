@@ -141,6 +141,14 @@ def test_recipes_are_spelled_in_one_way():
     assert recipe_name("paper+clip=2.0") == recipe_name("paper+clip=2")
 
 
+def test_a_recipe_can_be_given_as_changes_of_the_default():
+    assert Run(recipe="+draws=independent").recipe == recipe_name(Run().recipe + "+draws=independent")
+    deepall, cirl = (Run("pacs", "photo", name, recipe="+originals=1+partner=any") for name in ("deepall", "cirl"))
+    assert deepall.choices.head_lr == 1 and cirl.choices.head_lr == 10  # the tenfold rate stays CIRL's own
+    with pytest.raises(UserError, match="the choices loss, draws"):
+        Run(recipe="+speed=9")
+
+
 def test_the_two_recipes_differ_in_every_row_of_the_ledger_that_is_a_choice():
     same = {"ramp"}  # without it Eq. 10 as written does not train
     for field in fields(PAPER):

@@ -52,9 +52,10 @@ def test_the_main_methods_stand_in_every_table_of_every_study():
     for name, this in STUDIES.items():
         for number in this.tables:
             methods = set(catalog.table_results(name, number))
-            assert methods >= ({"DeepAll", "CIRL"} if (name, number) == ("tiny", 3) else MAIN), (name, number)
+            main = {"tiny": {3: {"DeepAll", "CIRL"}}, "lite": {3: MAIN - {"MatchDG"}}}.get(name, {}).get(number, MAIN)
+            assert methods >= main, (name, number)
         assert {"DeepAll", "Mix"} <= set(catalog.table5(name))
-        assert {"FACT, classifier at 1x", "MatchDG, classifier at 1x"} <= set(catalog.table6(name))
+        assert {"FACT, classifier at 1x", "CIRL, classifier at 10x"} <= set(catalog.table6(name))
 
 
 def test_all_methods_are_beyond_what_make_trains():
@@ -70,7 +71,7 @@ def test_the_audits_add_few_runs_and_only_for_the_recipes():
         shared = {run for item in catalog.ITEMS if not item.startswith("audit") for run in catalog.expected(item, name)}
         return [run for run in catalog.all_runs(name) if run not in shared]
 
-    assert {name: len(own(name)) for name in STUDIES} == {"tiny": 11, "digits": 33, "lite": 12, "paper": 33}
+    assert {name: len(own(name)) for name in STUDIES} == {"tiny": 11, "digits": 33, "lite": 0, "paper": 33}
     assert all(run in catalog.expected("audit_recipe", name) for name in STUDIES for run in own(name))
 
 

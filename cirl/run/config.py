@@ -97,11 +97,13 @@ class Run:
     image_size: int | None = None
     schedule: str | None = None  # cosine, constant, or x 0.1 at shares of the epochs: 0.4+0.8
     augment: bool | None = None  # random resized crop, flip and colour jitter
-    recipe: str | None = None
+    recipe: str | None = None  # paper, released, either with changes, or changes of the default: +draws=independent
 
     def __post_init__(self):
         for name, default in self._defaults().items():
             value = default if getattr(self, name) is None else getattr(self, name)
+            if name == "recipe" and str(value).startswith("+"):  # changes of the default recipe
+                value = default + value
             object.__setattr__(self, name, _as(type(default), value))
         _check(self)
         object.__setattr__(self, "recipe", recipe_name(self.recipe))

@@ -38,6 +38,19 @@ def runs_of(name: str, base: dict, targets: tuple[str, ...] | None, **changes) -
     return [Run(**each, seed=seed) for each in fields for seed in study(name).seeds]
 
 
+def sweep_of(name: str, **changes) -> list[Run]:
+    """The runs of one cell of Tables 7-9."""
+    this = study(name)
+    runs = runs_of(name, {**this.small, **this.sweep}, this.sweep_targets, **changes)
+    return [run for run in runs if run.seed in (this.sweep_seeds or this.seeds)]
+
+
+def has(name: str, item: str) -> bool:
+    """Whether a study draws an item."""
+    this = study(name)
+    return this.items is None or item in this.items
+
+
 def table_results(name: str, number: int) -> Rows:
     """Tables 1-4 and 10, and with error bars 11-14: every method, and CIRL under both recipes."""
     this = study(name)
@@ -50,7 +63,8 @@ def table_results(name: str, number: int) -> Rows:
     rows = {LABELS[method]: runs_of(name, base, targets, method=method) for method in methods}
     if number in this.both_recipes:
         rows["CIRL (paper's equations)"] = runs_of(name, base, targets, method="cirl", recipe="paper")
-    return rows
+    recipes = this.more_recipes.items()
+    return rows | {row: runs_of(name, base, targets, method="cirl", recipe=recipe) for row, recipe in recipes}
 
 
 def table5(name: str) -> Rows:
@@ -63,7 +77,7 @@ def table5(name: str) -> Rows:
 def table6(name: str) -> Rows:
     """Representation importance, with the learning rate of the classifier as a control."""
     this, rows = study(name), {}
-    for method in ("deepall", "fact", "matchdg", "cirl"):
+    for method in (method for method in ("deepall", "fact", "matchdg", "cirl") if method in this.methods):
         for rate in (1, 10) if method in ("deepall", "cirl") else (1,):
             recipe = Run(**this.small, target=this.task, method=method).recipe + f"+head_lr={rate}"
             rows[f"{LABELS[method]}, classifier at {rate}x"] = runs_of(
@@ -74,26 +88,19 @@ def table6(name: str) -> Rows:
 
 def table7(name: str) -> Rows:
     """Feature dimension."""
-    this = study(name)
-    return {f"{dim}": runs_of(name, this.small, this.sweep_targets, **this.sweep, dim=dim) for dim in this.dims}
+    return {f"{dim}": sweep_of(name, dim=dim) for dim in study(name).dims}
 
 
 def table8(name: str) -> Rows:
     """kappa at two feature dimensions."""
     this = study(name)
-    return {
-        f"N = {dim}, kappa = {kappa}": runs_of(name, this.small, this.sweep_targets, **this.sweep, dim=dim, kappa=kappa)
-        for dim, kappa in product(this.kappa_dims, this.kappas)
-    }
+    grid = product(this.kappa_dims, this.kappas)
+    return {f"N = {dim}, kappa = {kappa}": sweep_of(name, dim=dim, kappa=kappa) for dim, kappa in grid}
 
 
 def table9(name: str) -> Rows:
     """Sampling strategy of the amplitude mix."""
-    this = study(name)
-    return {
-        sampling: runs_of(name, this.small, this.sweep_targets, **this.sweep, sampling=sampling)
-        for sampling in ("intra", "inter", "random")
-    }
+    return {sampling: sweep_of(name, sampling=sampling) for sampling in ("intra", "inter", "random")}
 
 
 def figure3(name: str) -> Rows:
@@ -114,7 +121,7 @@ def figure5ab(name: str, large: bool = False) -> Rows:
     """Independence degree per epoch."""
     this = study(name)
     base = this.large if large else this.small
-    if base is None:
+    if base is None or not has(name, "figure5b" if large else "figure5a"):
         return {}
     methods = this.large_methods if large else this.methods
     return {LABELS[method]: runs_of(name, base, (this.task,), method=method) for method in methods}
@@ -134,9 +141,9 @@ def figure5cd(name: str, large: bool = False) -> Rows:
     if base is None:
         return {}
     grid = product(this.large_taus, this.large_kappas) if large else product(this.taus, this.kappas)
-    return {
-        f"tau = {tau}, kappa = {kappa}": runs_of(name, base, (this.task,), tau=tau, kappa=kappa) for tau, kappa in grid
-    }
+    seeds = this.sweep_seeds or this.seeds
+    rows = {f"tau = {t}, kappa = {k}": runs_of(name, base, (this.task,), tau=t, kappa=k) for t, k in grid}
+    return {row: [run for run in runs if run.seed in seeds] for row, runs in rows.items()}
 
 
 def audit_true_intervention(name: str) -> Rows:
@@ -165,7 +172,7 @@ def audit_recipe(name: str) -> Rows:
 def audit_selection(name: str) -> Rows:
     """Every method and target of a study's main table, no run of its own."""
     this = study(name)
-    number = next(number for number, base in this.tables.items() if base == this.small)
+    number = next(number for number, base in this.tables.items() if base == this.small)  # the main table
     return methods(name) | table_results(name, number)
 
 
@@ -193,7 +200,7 @@ def expected(item: str, name: str) -> list[Run]:
     known = [item for items in NOTEBOOKS.values() for item in items]
     if item not in known:
         raise refuse("item", item, sorted(known))
-    if item not in ITEMS:
+    if item not in ITEMS or not has(name, item):
         return []
     return list(dict.fromkeys(run for runs in ITEMS[item](name).values() for run in runs))
 
@@ -235,7 +242,7 @@ def notebooks(name: str, weights: bool = True) -> dict[str, tuple[str, ...]]:
     left_out = set() if name == "tiny" and weights else {"00_tour"}
     left_out |= set() if weights else NEED_WEIGHTS
     kept = {
-        notebook: tuple(item for item in items if item not in ITEMS or ITEMS[item](name))
+        notebook: tuple(item for item in items if has(name, item) and (item not in ITEMS or ITEMS[item](name)))
         for notebook, items in NOTEBOOKS.items()
     }
     return {notebook: items for notebook, items in kept.items() if items and notebook not in left_out}

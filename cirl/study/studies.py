@@ -20,10 +20,15 @@ class Study:
     large_methods: tuple[str, ...] = ("deepall", "mix", "fact", "matchdg", "cirl")  # of Table 3 and Figure 5b
     rivals: dict[int, tuple[str, ...]] = field(default_factory=dict)  # more methods, table by table
     both_recipes: tuple[int, ...] = (1, 2, 3, 4, 10)  # tables with a row for the paper's equations as written
+    more_recipes: dict[str, str] = field(
+        default_factory=dict
+    )  # further rows of CIRL in the main tables: label -> recipe
+    items: tuple[str, ...] | None = None  # what is drawn; None for all that the study has runs for
     targets: tuple[str, ...] | None = None  # of Tables 5 and 9; None for all
     sweep_targets: tuple[str, ...] | None = None  # of Tables 7 and 8
     large_targets: tuple[str, ...] | None = None  # of Table 3
     sweep: dict = field(default_factory=dict)  # what makes the runs of Tables 7-9 and Figures 5c, d cheaper
+    sweep_seeds: tuple[int, ...] | None = None  # of Tables 7-9 and Figures 5c, d; None for all
     dims: tuple[int, ...] = (128, 256, 512, 1024, 2048)
     kappa_dims: tuple[int, ...] = (512, 2048)
     kappas: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -34,12 +39,15 @@ class Study:
 
 TINY, PACS = dict(dataset="tiny"), dict(dataset="pacs")
 DIGITS = dict(dataset="digits_dg", epochs=16)  # flat by then; the published 50 epochs are in the study `paper`
-TINY_LARGE = dict(
-    dataset="tiny", backbone="resnet18", dim=128, epochs=2, recipe="released+head_lr=1+originals=1+partner=any+clip=3"
+TINY_LARGE = dict(dataset="tiny", backbone="resnet18", dim=128, epochs=2, recipe="+originals=1")
+LITE = dict(  # two cores carry this study in a day
+    dataset="pacs",
+    backbone="resnet50",
+    weights="data/raw/weights/resnet50_imagenet.pt",
+    image_size=96,
+    epochs=5,
+    recipe="+originals=1+partner=any",
 )
-LITE = dict(
-    dataset="pacs", weights="none", image_size=64, epochs=6, lr=0.01, recipe="released+originals=1+partner=any"
-)  # two cores carry this study in a night
 
 STUDIES = {
     "tiny": Study(
@@ -64,29 +72,35 @@ STUDIES = {
         large_taus=(2, 10),
     ),
     "digits": Study(
-        label="Digits-DG by the published protocol, the ConvNet in the part of both ResNets",
+        label="Digits-DG, 16 epochs (the paper: 50), the ConvNet in the part of both ResNets",
         tables={1: DIGITS},
         small=DIGITS,
         large=None,
         task="svhn",
+        methods=("deepall", "mix", "fact", "matchdg", "cirl"),
+        rivals={1: ("jigen", "ccsa", "crossgrad")},
+        both_recipes=(),
+        more_recipes={"CIRL (draws of Eq. 16)": "+draws=independent"},
+        sweep_targets=("svhn",),
+        sweep_seeds=(0,),
         dims=(128, 256, 512),
         kappa_dims=(256, 512),
     ),
     "lite": Study(
-        label="PACS at 64 pixels, ResNet-18 from scratch, 6 epochs, half the images a step: not the paper's protocol",
-        tables={2: LITE},
+        label="PACS at 96 pixels, 5 epochs, ImageNet ResNet-50, one original a step; the paper: 224 pixels, 50 epochs",
+        tables={3: LITE},
         small=LITE,
-        large=None,
+        large=LITE,
         task="sketch",
         seeds=(0,),
+        methods=("deepall", "mix", "fact", "cirl"),
+        large_methods=("deepall", "mix", "fact", "cirl"),
         both_recipes=(),
+        items=(
+            *("table03", "table13", "table05", "table06", "figure3", "figure4", "figure6", "figure5b"),
+            *("audit_selection", "audit_importance", "audit_independence"),
+        ),
         targets=("sketch",),
-        sweep_targets=("sketch",),
-        sweep=dict(epochs=3),
-        dims=(128, 512),
-        kappa_dims=(512,),
-        kappas=(0.5, 0.6, 0.9),
-        taus=(1, 5, 10),
     ),
     "paper": Study(
         label="everything as published, three seeds",
