@@ -12,5 +12,25 @@ The map of the paper, equation by equation:
     Eq. 16         gumbel.gumbel_mask
     Sec. 4.4       metrics.independence_degree, representation_importance
 
-The package holds nouns (model, losses, data, runs); the notebooks hold verbs (train, compare, plot).
+Below: `methods` (one file per method), `run` (what a run is and how it survives), `data` (from a data set to batches),
+`study` (which runs an item needs, and their records), `show` (tables and figures), `analysis` (beyond the paper).
+The package holds nouns; the notebooks hold verbs (train, compare, plot).
 """
+
+from importlib import import_module
+
+_MODULES = (
+    *("fourier", "gumbel", "losses", "metrics", "model", "errors", "paths"),
+    *("methods", "run", "data", "study", "show", "analysis"),
+)
+
+
+def __getattr__(name: str):
+    """`cirl.losses` and the others after `import cirl`, loaded when first used: torch takes seconds."""
+    if name in _MODULES:
+        return import_module(f"cirl.{name}")
+    raise AttributeError(f"module 'cirl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES])
