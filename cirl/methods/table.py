@@ -1,4 +1,4 @@
-"""The methods by name, and the values that each has of its own (PAPER.md, section 5).
+"""The methods by name, with their labels and values; no torch is imported here.
 
 A value is changed by writing it into the method: `mixup+alpha=0.4`, `fact+beta=200`.
 """
@@ -6,42 +6,64 @@ A value is changed by writing it into the method: `mixup+alpha=0.4`, `fact+beta=
 from typing import NamedTuple
 
 from cirl.errors import refuse
-from cirl.run.recipe import plain_number
+from cirl.run import parse
 
 
 class Value(NamedTuple):
+    """A method's value: what it is if nothing else is asked for, and its range."""
+
     default: float
     low: float
     high: float = float("inf")
 
 
-METHOD_VALUES: dict[str, dict[str, Value]] = {
-    "deepall": {},
-    "mix": {},
-    "cirl": {},
-    "fact": {"beta": Value(2, 0), "temperature": Value(10, 1e-3), "momentum": Value(0.9995, 0, 1)},
-    "matchdg": {
-        "weight": Value(1, 0),
-        "temperature": Value(0.05, 1e-3),
-        "every": Value(5, 0.1),
-        "matcher_lr": Value(0.01, 1e-6),
-    },
-    "coral": {"gamma": Value(1, 0)},
-    "mmd": {"gamma": Value(1, 0), "biased": Value(0, 0, 1)},
-    "mixup": {"alpha": Value(0.2, 1e-3)},
-    "groupdro": {"eta": Value(0.01, 0)},
-    "mtl": {"ema": Value(0.99, 0, 1)},
-    "csd": {"rank": Value(2, 2, 64), "common": Value(1, 0), "specific": Value(1, 0), "ortho": Value(1, 0)},
-    "ccsa": {"margin": Value(1, 0), "alpha": Value(0.25, 0, 1)},
-    "rsc": {"f": Value(1 / 3, 0, 1), "b": Value(1 / 3, 0, 1)},
-    "crossgrad": {"eps": Value(1, 0), "alpha": Value(0.5, 0, 1), "bound": Value(0.1, 0)},
-    "jigen": {"weight": Value(0.7, 0), "whole": Value(0.9, 0, 1), "permutations": Value(30, 1, 1000)},
-    "sagnet": {"adversarial": Value(0.1, 0)},
-    "mldg": {"inner_lr": Value(0.1, 0), "beta": Value(1, 0)},
-    "mixstyle": {"p": Value(0.5, 0, 1), "alpha": Value(0.1, 1e-3)},
+class Entry(NamedTuple):
+    """A row of the table: how a method is labelled, its values, and whether it compares domains and so needs two."""
+
+    label: str
+    values: dict[str, Value]
+    two_sources: bool = False
+
+
+TABLE: dict[str, Entry] = {
+    "deepall": Entry("DeepAll", {}),
+    "mix": Entry("Mix", {}),
+    "cirl": Entry("CIRL", {}),
+    "fact": Entry("FACT", {"beta": Value(2, 0), "temperature": Value(10, 0.001), "momentum": Value(0.9995, 0, 1)}),
+    "matchdg": Entry(
+        "MatchDG",
+        {
+            "weight": Value(1, 0),
+            "temperature": Value(0.05, 0.001),
+            "every": Value(5, 0.1),
+            "matcher_lr": Value(0.01, 1e-06),
+        },
+        two_sources=True,
+    ),
+    "coral": Entry("CORAL", {"gamma": Value(1, 0)}, two_sources=True),
+    "mmd": Entry("MMD", {"gamma": Value(1, 0), "biased": Value(0, 0, 1)}, two_sources=True),
+    "mixup": Entry("Mixup", {"alpha": Value(0.2, 0.001)}, two_sources=True),
+    "groupdro": Entry("GroupDRO", {"eta": Value(0.01, 0)}, two_sources=True),
+    "mtl": Entry("MTL", {"ema": Value(0.99, 0, 1)}, two_sources=True),
+    "csd": Entry(
+        "CSD",
+        {"rank": Value(2, 2, 64), "common": Value(1, 0), "specific": Value(1, 0), "ortho": Value(1, 0)},
+        two_sources=True,
+    ),
+    "ccsa": Entry("CCSA", {"margin": Value(1, 0), "alpha": Value(0.25, 0, 1)}, two_sources=True),
+    "rsc": Entry("RSC", {"f": Value(1 / 3, 0, 1), "b": Value(1 / 3, 0, 1)}),
+    "crossgrad": Entry(
+        "CrossGrad",
+        {"eps": Value(1, 0), "alpha": Value(0.5, 0, 1), "bound": Value(0.1, 0)},
+        two_sources=True,
+    ),
+    "jigen": Entry("JiGen", {"weight": Value(0.7, 0), "whole": Value(0.9, 0, 1), "permutations": Value(30, 1, 1000)}),
+    "sagnet": Entry("SagNet", {"adversarial": Value(0.1, 0)}),
+    "mldg": Entry("MLDG", {"inner_lr": Value(0.1, 0), "beta": Value(1, 0)}, two_sources=True),
+    "mixstyle": Entry("MixStyle", {"p": Value(0.5, 0, 1), "alpha": Value(0.1, 0.001)}),
 }
-METHOD_NAMES = tuple(METHOD_VALUES)
-NEED_TWO_SOURCES = ("matchdg", "coral", "mmd", "mixup", "groupdro", "mtl", "csd", "ccsa", "crossgrad", "mldg")
+METHOD_NAMES = tuple(TABLE)
+LABELS = {name: entry.label for name, entry in TABLE.items()}
 ELSEWHERE = {  # (method, data set) or (method, data set, backbone, target) -> values of its authors there
     ("fact", "officehome"): {"beta": 200.0},
     ("matchdg", "pacs", "resnet18", "art_painting"): {"weight": 5.0},
@@ -65,13 +87,12 @@ TRAINING = {  # fields of the run that a method's authors chose for a backbone a
 
 def parse_method(text: str, dataset: str, backbone: str, target: str) -> tuple[str, dict[str, float]]:
     """`mixup+alpha=0.4` as the method's name and all its values."""
-    name, *changes = str(text).split("+")
-    if name not in METHOD_VALUES:
+    name, changes = parse.split(text)
+    if name not in TABLE:
         raise refuse("method", text, METHOD_NAMES)
-    known = METHOD_VALUES[name]
+    known = TABLE[name].values
     values = defaults(name, dataset, backbone, target)
-    for change in changes:
-        word, _, number = change.partition("=")
+    for word, number in changes.items():
         if word not in known:
             own = f"the values {', '.join(known)}, written like {name}+{next(iter(known))}=1" if known else "no values"
             raise refuse("method", text, f"for {name} {own}")
@@ -81,18 +102,18 @@ def parse_method(text: str, dataset: str, backbone: str, target: str) -> tuple[s
         except ValueError:
             values[word] = float("nan")
         if not low <= values[word] <= high or values[word] == float("inf"):
-            upper = "" if high == float("inf") else f" to {high:g}"
-            raise refuse("method", text, f"for {word} a number from {low:g}{upper or ' upwards'}")
+            upper = "upwards" if high == float("inf") else f"to {high:g}"
+            raise refuse("method", text, f"for {word} a number from {low:g} {upper}")
     return name, values
 
 
 def defaults(name: str, dataset: str, backbone: str, target: str) -> dict[str, float]:
-    values = {word: value.default for word, value in METHOD_VALUES[name].items()}
+    """A method's values where nothing else is asked for: the table's, or those of its authors for the task."""
+    values = {word: value.default for word, value in TABLE[name].values.items()}
     return values | ELSEWHERE.get((name, dataset), {}) | ELSEWHERE.get((name, dataset, backbone, target), {})
 
 
 def method_name(text: str, dataset: str, backbone: str, target: str) -> str:
-    """The one spelling of a method: its name, then the values that are not its defaults."""
+    """The canonical spelling of a method: its name, then the values that are not its defaults."""
     name, values = parse_method(text, dataset, backbone, target)
-    usual = defaults(name, dataset, backbone, target)
-    return name + "".join(f"+{word}={plain_number(value)}" for word, value in values.items() if value != usual[word])
+    return parse.join(name, values, defaults(name, dataset, backbone, target))

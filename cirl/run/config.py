@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from cirl.errors import UserError, refuse
-from cirl.methods.table import NEED_TWO_SOURCES, TRAINING, method_name, parse_method
-from cirl.run.recipe import Recipe, parse_recipe, plain_number, recipe_name
+from cirl.methods.table import TABLE, TRAINING, method_name, parse_method
+from cirl.run.parse import plain
+from cirl.run.recipe import Recipe, parse_recipe, recipe_name
 
 BACKBONES = {"convnet": 256, "convnet32": 128, "resnet18": 512, "resnet50": 2048}  # name -> its own N
 SAMPLING = ("random", "intra", "inter")
@@ -107,7 +108,7 @@ class Run:
             object.__setattr__(self, name, _as(type(default), value))
         _check(self)
         object.__setattr__(self, "recipe", recipe_name(self.recipe))
-        object.__setattr__(self, "schedule", "+".join(plain_number(share) for share in self.drops) or self.schedule)
+        object.__setattr__(self, "schedule", "+".join(plain(share) for share in self.drops) or self.schedule)
         object.__setattr__(self, "method", method_name(self.method, *self._task))
 
     def _defaults(self) -> dict:
@@ -205,9 +206,10 @@ def _check(run: Run) -> None:
     for name in ("cint", "cfac", "advm", "augment"):
         if not isinstance(getattr(run, name), bool):
             raise refuse(name, getattr(run, name), ("True", "False"))
-    for field, value in (("sampling", run.sampling), ("method", run.method_name)):
-        if value in ("inter", *NEED_TWO_SOURCES) and len(run.sources) < 2:
-            raise UserError(f"{field}={value!r} needs two source domains; with target={run.target!r} there is one.")
+    needs = {"sampling": run.sampling == "inter", "method": TABLE[run.method_name].two_sources}
+    for name in (name for name, needed in needs.items() if needed and len(run.sources) < 2):
+        value = run.method_name if name == "method" else run.sampling
+        raise UserError(f"{name}={value!r} needs two source domains; with target={run.target!r} there is one.")
 
 
 def _is_schedule(text):
@@ -230,7 +232,7 @@ def _as(kind, value):
 def _departure(name, value):
     if isinstance(value, bool):
         return f"{name}{int(value)}"
-    return f"{name}_{_word(value)}" if isinstance(value, str) else f"{name}{plain_number(value)}"
+    return f"{name}_{_word(value)}" if isinstance(value, str) else f"{name}{plain(value)}"
 
 
 def _word(text):

@@ -9,6 +9,7 @@ import math
 from dataclasses import asdict, dataclass, fields, replace
 
 from cirl.errors import refuse
+from cirl.run import parse
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,12 @@ CHOICES = {
 
 def parse_recipe(text: str) -> Recipe:
     """`released`, `paper`, or one of them with choices of its own: `released+loss=barlow+draws=independent`."""
-    name, *changes = str(text).split("+")
+    name, changes = parse.split(text)
     if name not in RECIPES:
         raise refuse("recipe", text, f"{', '.join(RECIPES)}, each with optional +choice=value")
     kinds = {field.name: field.type for field in fields(Recipe)}
     chosen = {}
-    for change in changes:
-        choice, _, value = change.partition("=")
+    for choice, value in changes.items():
         if choice not in kinds:
             raise refuse("recipe", text, f"the choices {', '.join(kinds)}, written like released+loss=barlow")
         try:
@@ -90,13 +90,6 @@ def parse_recipe(text: str) -> Recipe:
 
 
 def recipe_name(text: str) -> str:
-    """The one spelling of a recipe: its base, then the choices that depart from it, in the order of the fields."""
-    recipe, base = parse_recipe(text), text.split("+")[0]
-    ours, theirs = asdict(recipe), asdict(RECIPES[base])
-    changes = [f"+{choice}={plain_number(value)}" for choice, value in ours.items() if value != theirs[choice]]
-    return base + "".join(changes)
-
-
-def plain_number(value: object) -> str:
-    """A number without exponent and trailing zeros; other values as they are."""
-    return f"{value:.12f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+    """The canonical spelling of a recipe: its base, then the choices that depart from it, in their order."""
+    base = parse.split(text)[0]
+    return parse.join(base, asdict(parse_recipe(text)), asdict(RECIPES[base]))

@@ -7,17 +7,12 @@ The Snakefile trains from these lists, the notebooks expect them, and the tests 
 from itertools import product
 
 from cirl.errors import refuse
+from cirl.methods.table import LABELS
 from cirl.run.config import Run, settings
 from cirl.run.recipe import parse_recipe
 from cirl.study.studies import study
 
 Rows = dict[str, list[Run]]
-LABELS = {
-    **{"deepall": "DeepAll", "mix": "Mix", "cirl": "CIRL", "fact": "FACT", "matchdg": "MatchDG", "coral": "CORAL"},
-    **{"mmd": "MMD", "mixup": "Mixup", "groupdro": "GroupDRO", "mtl": "MTL", "csd": "CSD", "ccsa": "CCSA"},
-    **{"rsc": "RSC", "crossgrad": "CrossGrad", "jigen": "JiGen", "sagnet": "SagNet", "mldg": "MLDG"},
-    "mixstyle": "MixStyle",
-}
 VARIANTS = {  # Table 5
     "Variant 1": dict(cint=True, cfac=False, advm=False),
     "Variant 2": dict(cint=False, cfac=True, advm=False),
