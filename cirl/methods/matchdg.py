@@ -82,7 +82,8 @@ class MatchDG(Method):
         """phi of every training image, not augmented."""
         images = torch.from_numpy(self.data.table.images[self.data.parts["train"]]).permute(0, 3, 1, 2)
         self.matcher.eval()
-        parts = [self.matcher(part.to(self.data.device).float() / 255).cpu() for part in images.split(256)]
+        chunks = images.split(256)  # mutant: any size gives the same
+        parts = [self.matcher(part.to(self.data.device).float() / 255).cpu() for part in chunks]
         self.matcher.train()
         return normalize(torch.cat(parts), dim=1)
 
@@ -99,7 +100,7 @@ class MatchDG(Method):
         return matches
 
     def get_extra_state(self) -> Tensor:
-        return torch.empty(0, 0, dtype=torch.long) if self.matches is None else self.matches
+        return torch.empty(0, dtype=torch.long) if self.matches is None else self.matches
 
     def set_extra_state(self, state: Tensor) -> None:
         self.matches = state if state.numel() else None

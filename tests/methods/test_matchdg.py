@@ -215,8 +215,9 @@ def test_a_target_between_the_sources_has_no_matches(folder):
     learner.begin_epoch(loaders(learner.run), 0)
     assert learner.matches.shape[1] == 3 and (learner.matches[:, 1] == -1).all()
     assert (learner.matches[:, [0, 2]] >= 0).all()
-    images, partners, _ = learner.pairs(30)
-    assert images.shape == partners.shape == (30, 3, 32, 32)
+    drawn = watched(learner.data.table)
+    learner.pairs(60)
+    assert set(drawn[0][1]) <= set(learner.data.parts["train"])
 
 
 def test_matches_are_the_nearest_neighbours(matched):
@@ -235,18 +236,24 @@ def test_phi_is_of_length_one_from_the_images_as_they_are_in_evaluation_mode(mat
     matched.matcher.register_forward_hook(lambda net, *_: modes.append(net.training))
     phi, rows = matched.represent_all(), matched.data.parts["train"]
     assert modes == [False] and matched.matcher.training and not phi.requires_grad
-    images = torch.from_numpy(matched.data.table.images[rows[:3]]).permute(0, 3, 1, 2).float() / 255
+    images = torch.from_numpy(matched.data.table.images[rows]).permute(0, 3, 1, 2).float() / 255
     expected = matched.matcher(images).detach()
-    torch.testing.assert_close(phi[:3], expected / expected.norm(dim=1, keepdim=True), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(phi, expected / expected.norm(dim=1, keepdim=True), rtol=1e-4, atol=1e-5)
+
+
+def watched(table):
+    """The batches (seed, rows) that are read from the table from now on."""
+    drawn, whole = [], type(table).__getitem__
+    watch = {"__getitem__": lambda self, batch: drawn.append(batch) or whole(self, batch)}
+    table.__class__ = type("Watched", (type(table),), watch)
+    return drawn
 
 
 def test_pairs_are_drawn_with_a_match_of_another_domain(matched):
-    table, drawn = matched.data.table, []
-    whole = type(table).__getitem__
-    watch = {"__getitem__": lambda self, batch: drawn.append(batch) or whole(self, batch)}
-    table.__class__ = type("Watched", (type(table),), watch)
+    table, train = matched.data.table, matched.data.parts["train"]
+    drawn = watched(table)
     a, m, labels = matched.pairs(200)
-    (seed, rows), train = drawn[0], matched.data.parts["train"]
+    seed, rows = drawn[0]
     anchors, partners = rows[:200], rows[200:]
     assert (table.domains[anchors] != table.domains[partners]).all()
     assert (table.labels[anchors] == labels.numpy()).all() and (table.labels[partners] == labels.numpy()).all()
@@ -256,6 +263,16 @@ def test_pairs_are_drawn_with_a_match_of_another_domain(matched):
     assert a.shape == m.shape == (200, 3, 32, 32)
     matched.pairs(2)
     assert drawn[1][0] != seed > 2**40  # each draw augments differently
+
+
+def test_the_first_row_of_the_table_can_be_a_match(matched):
+    rows = torch.from_numpy(matched.data.parts["train"])
+    matched.matches = torch.stack([torch.zeros_like(rows), rows], 1)  # of every image, except of itself
+    matched.matches[0, 1] = rows[-1]
+    drawn = watched(matched.data.table)
+    matched.pairs(30)
+    anchors, partners = np.split(drawn[0][1], 2)
+    assert rows[0] == 0 and ((partners == 0) == (anchors != 0)).all()
 
 
 @pytest.mark.parametrize("augment", [True, False])
