@@ -115,7 +115,7 @@ def growth_ways() -> dict[str, Callable[[], object]]:
 
 def mask_memory(B: int, N: int, k: int) -> dict[str, float]:
     """Peak memory of each way to a mask and its gradient beyond what was held before, in MB; a fresh process each."""
-    line = "from cirl import bench; print(bench.peak_of_mask({!r}, {}, {}, {}))"
+    line = "from cirl.analysis import bench; print(bench.peak_of_mask({!r}, {}, {}, {}))"
     peaks = {}
     for way in mask_ways(2, 2, 1):
         command = [sys.executable, "-c", line.format(way, B, N, k)]

@@ -49,6 +49,11 @@ def load_runs(rows: dict[str, list[Run]], rule: str = "source_val", importance: 
             found.append({"row": row, **asdict(run), **_under(record, rule), "rule": rule})
             other_code |= set() if record.get("code") == training_digest(run) else {run.id}
     table = pd.DataFrame(found, columns=None if found else ["row", *FIELDS, "accuracy", "source_val", "epoch", "rule"])
+    if importance:
+        from cirl.metrics import READINGS  # late: most tables need no torch
+
+        readings = [f"importance_{reading}.{part}" for reading in READINGS for part in ("mean", "std")]
+        table = table.reindex(columns=[*table.columns, *(name for name in readings if name not in table)])
     expected = {run.id for _, run in pairs(rows)}
     table.attrs.update(expected=len(expected), missing=sorted(set(missing)), skipped=skipped)
     table.attrs["other_code"] = sorted(other_code)
@@ -145,7 +150,7 @@ def importances(weights: Path) -> dict[str, dict[str, float]]:
         return {}
     import torch  # late: most tables need no weights
 
-    from cirl.metrics import READINGS, representation_importance
+    from cirl.metrics import representation_importance
 
     W = torch.load(weights, map_location="cpu", weights_only=True, mmap=True)["h1.weight"]
     readings = {reading: representation_importance(W, reading) for reading in READINGS}
