@@ -126,5 +126,5 @@ def test_extreme_scores_stay_finite():
 @pytest.mark.parametrize("way", ["Eq. 16, fused", "recursion, fused"])
 def test_a_mask_as_wide_as_resnet50_needs_little_memory(way):
     """k sequential draws keep some gigabytes for their gradient."""
-    line = f"from cirl import bench; print(bench.peak_of_mask({way!r}, 64, 2048, 1228))"
+    line = f"from cirl.analysis import bench; print(bench.peak_of_mask({way!r}, 64, 2048, 1228))"
     assert float(subprocess.run([sys.executable, "-c", line], capture_output=True, check=True).stdout) < 300

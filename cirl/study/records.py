@@ -150,7 +150,7 @@ def importances(weights: Path) -> dict[str, dict[str, float]]:
         return {}
     import torch  # late: most tables need no weights
 
-    from cirl.metrics import representation_importance
+    from cirl.metrics import READINGS, representation_importance
 
     W = torch.load(weights, map_location="cpu", weights_only=True, mmap=True)["h1.weight"]
     readings = {reading: representation_importance(W, reading) for reading in READINGS}
