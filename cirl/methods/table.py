@@ -61,6 +61,33 @@ TABLE: dict[str, Entry] = {
     "sagnet": Entry("SagNet", {"adversarial": Value(0.1, 0)}),
     "mldg": Entry("MLDG", {"inner_lr": Value(0.1, 0), "beta": Value(1, 0)}, two_sources=True),
     "mixstyle": Entry("MixStyle", {"p": Value(0.5, 0, 1), "alpha": Value(0.1, 0.001)}),
+    "metareg": Entry("MetaReg", {"steps": Value(3, 1, 100), "alpha": Value(0.01, 1e-6)}, two_sources=True),
+    "masf": Entry(
+        "MASF",
+        {
+            "inner": Value(1, 0),
+            "order": Value(2, 1, 2),
+            "clip": Value(2, 0),
+            "global": Value(1, 0),
+            "temperature": Value(2, 1e-3),
+            "local": Value(0.005, 0),
+            "margin": Value(10, 0),
+        },
+        two_sources=True,
+    ),
+    "eisnet": Entry(
+        "EISNet",
+        {
+            "jigsaw": Value(0.7, 0),
+            "whole": Value(0.9, 0, 1),
+            "permutations": Value(30, 1, 1000),
+            "triplet": Value(0.5, 0),
+            "margin": Value(2, 0, 4),
+            "K": Value(256, 1),
+            "bank": Value(1024, 1, 1e6),
+            "momentum": Value(0.999, 0, 1),
+        },
+    ),
 }
 METHOD_NAMES = tuple(TABLE)
 LABELS = {name: entry.label for name, entry in TABLE.items()}

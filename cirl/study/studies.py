@@ -116,7 +116,8 @@ STUDIES = {
         task="sketch",
         rivals={  # those of the page that are written here
             1: ("jigen", "ccsa", "crossgrad"),
-            2: ("jigen", "csd", "rsc", "mixstyle"),
+            2: ("jigen", "csd", "rsc", "mixstyle", "metareg", "masf", "eisnet"),
+            3: ("metareg", "masf", "eisnet"),
             4: ("ccsa", "crossgrad", "jigen", "rsc"),
             10: ("groupdro", "mixup", "mldg", "coral", "mmd", "mtl", "sagnet"),
         },
