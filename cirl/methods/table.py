@@ -88,6 +88,18 @@ TABLE: dict[str, Entry] = {
             "momentum": Value(0.999, 0, 1),
         },
     ),
+    "mmd_aae": Entry(
+        "MMD-AAE",
+        {
+            "ae": Value(0.1, 0),
+            "mmd": Value(2, 0),
+            "adv": Value(0.1, 0),
+            "per_dimension": Value(1, 0, 1),
+            "scale": Value(0.5**0.5, 1e-3),
+            "other_lr": Value(1e-3, 1e-6),
+        },
+        two_sources=True,
+    ),
 }
 METHOD_NAMES = tuple(TABLE)
 LABELS = {name: entry.label for name, entry in TABLE.items()}

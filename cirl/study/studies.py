@@ -115,10 +115,10 @@ STUDIES = {
         large=dict(dataset="pacs", backbone="resnet50"),
         task="sketch",
         rivals={  # those of the page that are written here
-            1: ("jigen", "ccsa", "crossgrad"),
+            1: ("mmd_aae", "jigen", "ccsa", "crossgrad"),
             2: ("jigen", "csd", "rsc", "mixstyle", "metareg", "masf", "eisnet"),
             3: ("metareg", "masf", "eisnet"),
-            4: ("ccsa", "crossgrad", "jigen", "rsc"),
+            4: ("mmd_aae", "ccsa", "crossgrad", "jigen", "rsc"),
             10: ("groupdro", "mixup", "mldg", "coral", "mmd", "mtl", "sagnet"),
         },
     ),
