@@ -14,7 +14,7 @@ whole = 0.9, 30 permutations, 128 dimensions of a linear f, averages in evaluati
 Different here: the n are drawn without replacement; the first weights of the average are 1 - 1 / (t + 1) in step t
 until `momentum` is reached, as in FACT, since short runs from scratch would otherwise compare with random features; the
 running statistics of batch norm are those of g (there: of the pre-training). No tile turns grey. As for JiGen, the
-orders are not those of the authors' file.
+orders are not those of the authors' file. No term is ramped: these values train from scratch as they are.
 """
 
 import copy

@@ -19,7 +19,8 @@ the inner step (here: order=1), Adam makes a step for each loss (here: one step 
 are those of a third of the images.
 
 A batch of one domain is split in two. The batch norm of the pass at theta' normalises by the batch; only the pass at
-theta updates the running statistics. The second derivative makes a step some times as long as one of DeepAll.
+theta updates the running statistics. No term is ramped: these values train from scratch as they are. A step takes 4.5
+times as long as one of DeepAll, of first order 2.6 times.
 """
 
 from collections.abc import Sequence

@@ -100,11 +100,33 @@ TABLE: dict[str, Entry] = {
         },
         two_sources=True,
     ),
+    "ddaig": Entry(
+        "DDAIG",
+        {"lam": Value(0.3, 0), "alpha": Value(0.5, 0, 1), "warmup": Value(0, 0, 50)},
+        two_sources=True,
+    ),
+    "l2a_ot": Entry(
+        "L2A-OT",
+        {
+            "domain": Value(1, 0),
+            "cycle": Value(10, 0),
+            "keep": Value(1, 0),
+            "alpha": Value(0.5, 0, 1),
+            "epsilon": Value(0.01, 1e-4),
+            "iterations": Value(5, 1, 1000),
+            "generator_lr": Value(1e-3, 1e-6),
+        },
+        two_sources=True,
+    ),
 }
 METHOD_NAMES = tuple(TABLE)
 LABELS = {name: entry.label for name, entry in TABLE.items()}
 ELSEWHERE = {  # (method, data set) or (method, data set, backbone, target) -> values of its authors there
     ("fact", "officehome"): {"beta": 200.0},
+    ("ddaig", "pacs"): {"warmup": 6.0},
+    ("ddaig", "officehome"): {"warmup": 6.0},
+    ("l2a_ot", "pacs"): {"generator_lr": 1e-4},
+    ("l2a_ot", "officehome"): {"generator_lr": 1e-4},
     ("matchdg", "pacs", "resnet18", "art_painting"): {"weight": 5.0},
     ("matchdg", "pacs", "resnet18", "sketch"): {"weight": 0.5},
     ("matchdg", "pacs", "resnet50", "photo"): {"weight": 0.01},

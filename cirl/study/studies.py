@@ -115,10 +115,10 @@ STUDIES = {
         large=dict(dataset="pacs", backbone="resnet50"),
         task="sketch",
         rivals={  # those of the page that are written here
-            1: ("mmd_aae", "jigen", "ccsa", "crossgrad"),
-            2: ("jigen", "csd", "rsc", "mixstyle", "metareg", "masf", "eisnet"),
+            1: ("mmd_aae", "ddaig", "l2a_ot", "jigen", "ccsa", "crossgrad"),
+            2: ("jigen", "csd", "rsc", "mixstyle", "metareg", "masf", "eisnet", "ddaig", "l2a_ot"),
             3: ("metareg", "masf", "eisnet"),
-            4: ("mmd_aae", "ccsa", "crossgrad", "jigen", "rsc"),
+            4: ("mmd_aae", "ddaig", "l2a_ot", "ccsa", "crossgrad", "jigen", "rsc"),
             10: ("groupdro", "mixup", "mldg", "coral", "mmd", "mtl", "sagnet"),
         },
     ),

@@ -11,7 +11,7 @@ from cirl.run.config import Run
 LARGE = dict(dataset="pacs", target="photo", weights="none")
 
 
-def run(method="mmd_aae", **more):
+def run(method="ddaig", **more):
     return Run(method=method, **more)
 
 
