@@ -1,7 +1,7 @@
 # `make` renders everything from the embedded data, `make test` checks it; both set themselves up.
 PYTHON ?= python3
 STUDY ?= tiny
-QUIET := --quiet rules host reason
+QUIET := --quiet progress rules host reason
 BIN := .venv/bin
 READY := .venv/.ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -9,19 +9,21 @@ export OMP_NUM_THREADS ?= 1
 # glibc keeps freed memory instead of giving it back after every step: a seventh to a third faster on a CPU
 export MALLOC_MMAP_MAX_ ?= 0
 export MALLOC_TRIM_THRESHOLD_ ?= 8000000000
-# the same bits on every x86 CPU (cirl/machine.py)
+# the same bits on every x86 CPU (cirl/run/machine.py)
 export ATEN_CPU_CAPABILITY ?= avx2
 export ONEDNN_MAX_CPU_ISA ?= AVX2
 export MKL_CBWR ?= COMPATIBLE
+# names and text are UTF-8 whatever the locale
+export PYTHONUTF8 ?= 1
 
-all: $(READY) ## set up, then every figure and table of the paper from the embedded data (half an hour)
-	snakemake --config study=tiny $(QUIET)
+all: $(READY) ## set up, train a core on the embedded data, compare it with the records, draw every figure and table
+	snakemake --config study=tiny core=yes $(QUIET)
+
+everything: $(READY) ## train the whole study on the embedded data, all methods and seeds (a night)
+	snakemake --config study=tiny extras=yes $(QUIET)
 
 digits lite paper: $(READY) ## the same on Digits-DG, on PACS at a CPU's size, or everything as published
 	snakemake --config study=$@ $(QUIET)
-
-methods: $(READY) ## every comparison method on the embedded data, and more seeds for the audit of the recipes
-	snakemake --config study=tiny extras=yes $(QUIET)
 
 render: $(READY) ## draw a study's items from the collected results, training nothing: make render STUDY=paper
 	snakemake --config study=$(STUDY) train=no --forceall $(QUIET)
@@ -41,8 +43,8 @@ test-faults: $(READY) ## kills, damage, full disks, two at once, untrusted files
 soak: $(READY) ## the study tiny while its trainings are killed every few seconds, against an undisturbed one (an hour)
 	python tests/soak.py
 
-lab: $(READY) ## open the notebooks in JupyterLab
-	jupyter lab notebooks
+lab: $(READY) ## open the notebooks in JupyterLab, the tour first
+	jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_tour.ipynb
 
 lint: $(READY) ## ruff on code and notebooks
 	ruff check . && ruff format --check .
@@ -64,4 +66,4 @@ $(READY): requirements.txt pyproject.toml
 help: ## this list
 	@grep -hE '^[a-z -]+:.*##' Makefile | sed -E 's/^([a-z -]+):.*## (.*)/make \1|\2/' | column -t -s '|'
 
-.PHONY: all digits lite paper methods render test test-fast test-slurm test-faults soak lab lint hooks setup help
+.PHONY: all everything digits lite paper render test test-fast test-slurm test-faults soak lab lint hooks setup help

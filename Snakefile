@@ -2,15 +2,21 @@
 
     snakemake --config study=tiny        (or digits, lite, paper; -n for a dry run)
 
-What must be trained and rendered is said by cirl.study.catalog alone. A run is trained again when its parameters or the code of
-training change, never because a notebook was edited. With `--config study=paper train=no` nothing is trained: items render
-from the runs that are there and from data/results.csv and data/history.csv.
+cirl.study.catalog alone decides what is trained and rendered. A run is trained again when its parameters or its training
+code change, never because a notebook was edited. With `--config study=paper train=no` nothing is trained: items render
+from the finished runs and from data/results.csv and data/history.csv.
+
+Snakemake deletes the outputs of a job that was interrupted, so no result is an output of `train`: its output is an empty
+file `trained` beside metrics.json, and 02_train itself skips what is finished.
 """
 
+import csv
 import shlex
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
+from filelock import FileLock, Timeout
 from snakemake.exceptions import WorkflowError
 
 from cirl.run import machine
@@ -19,39 +25,79 @@ from cirl.errors import UserError
 from cirl.run.digest import training_digest
 
 machine.pin()  # jobs inherit the environment
+os.environ.setdefault("PYTHONUTF8", "1")
 STUDY = config.get("study", "tiny")
 TRAIN = config.get("train", "yes") != "no"
 EXTRAS = config.get("extras", "no") == "yes"  # also train what only the items beyond the paper need
+CORE = config.get("core", "no") == "yes"  # train a core alone and compare it with the records
 try:
-    RUNS = {run.id: run for run in catalog.all_runs(STUDY, EXTRAS)}
+    RUNS = {run.id: run for run in (catalog.core(STUDY) if CORE else catalog.all_runs(STUDY, EXTRAS))}
 except UserError as error:
     raise WorkflowError(str(error))
 FIGURES = f"figures/{STUDY}"
 QUIETLY = "> {log.words} 2>&1 || {{ tail -n 4 {log.words} >&2; exit 1; }}"
-NOTEBOOKS = catalog.notebooks(STUDY, weights=TRAIN)
+NOTEBOOKS = catalog.notebooks(STUDY, weights=TRAIN, trained=[*RUNS.values()] if CORE else None)
+PART = f"catalog.core('{STUDY}')" if CORE else f"catalog.all_runs('{STUDY}', {EXTRAS})"
+PROGRESS = (
+    f'python -c "from cirl.show import reproduce; from cirl.study import catalog;'
+    f" print('training {{wildcards.id}} (' + reproduce.progress({PART}, {workflow.cores or 1}) + ')')\" >&2 2> /dev/null || true; "
+)
+COLLECTED = f"data/executed/{STUDY}/collected"  # not results.csv, which `git checkout` makes newer than any run
+DRIVER = FileLock(f".snakemake/{STUDY}-{'train' if TRAIN else 'render'}.lock", fallback_to_soft=False)
 
 
-def metrics(runs):
-    return [f"data/runs/{run.id}/metrics.json" for run in runs] if TRAIN else []
+def trained(runs):
+    return [f"data/runs/{run.id}/trained" for run in runs] if TRAIN else []
 
 
 def parameters(wildcards):
     fields = asdict(RUNS[wildcards.id]).items()
-    return " ".join(f"-p {name} {shlex.quote(str(value))}" for name, value in fields)
+    return " ".join(f"-r {name} {shlex.quote(str(value))}" for name, value in fields)
 
 
 def asked(resource):
     return lambda wildcards: resources.resources(RUNS[wildcards.id])[resource]
 
 
-done = sum(os.path.exists(file) for file in metrics(RUNS.values()))
-print(f"study {STUDY}: {done} of {len(RUNS)} runs finished", file=sys.stderr)
+def is_marked(id):
+    """Mark a finished run as trained, and no other: its folder decides, whoever trained it."""
+    result, mark = Path(f"data/runs/{id}/metrics.json"), Path(f"data/runs/{id}/trained")
+    if not result.exists():
+        mark.unlink(missing_ok=True)
+    elif not mark.exists():
+        mark.touch()
+        os.utime(mark, ns=(result.stat().st_mtime_ns,) * 2)
+    return result.exists()
+
+
+def collected(name):
+    """The runs in a collected file; none if it is missing or damaged."""
+    try:
+        with open(f"data/{name}", encoding="utf-8", newline="") as rows:
+            return {row.get("id") for row in csv.DictReader(rows)}
+    except (OSError, ValueError, csv.Error):
+        return set()
+
+
+if workflow.is_main_process and TRAIN:
+    done = {id for id in RUNS if is_marked(id)}
+    print(f"study {STUDY}: {len(done)} of {len(RUNS)} runs finished", file=sys.stderr)
+    if not CORE and not done <= collected("results.csv") & collected("history.csv"):
+        Path(COLLECTED).unlink(missing_ok=True)  # collect again, also if it failed last time
+
+
+onstart:
+    try:
+        DRIVER.acquire(timeout=0)  # until this process ends, however it ends
+    except Timeout:
+        raise WorkflowError(f"Another snakemake is working on the study {STUDY} in this folder; wait for it or stop it.")
 
 
 rule all:
     input:
-        metrics(RUNS.values()),  # asked for by name, so that a run whose folder was deleted is trained again
-        "data/results.csv" if TRAIN else [],
+        trained(RUNS.values()),  # asked for by name, so that a run whose folder was deleted is trained again
+        COLLECTED if TRAIN and not CORE else [],
+        f"{FIGURES}/reproduced.md" if CORE else [],
         f"{FIGURES}/report.html",
 
 
@@ -59,7 +105,7 @@ rule train:
     input:
         ancient("notebooks/02_train.ipynb"),
     output:
-        "data/runs/{id}/metrics.json",
+        touch("data/runs/{id}/trained"),
     log:
         notebook="data/runs/{id}/02_train.ipynb",
         words="data/executed/{id}.log",
@@ -74,15 +120,23 @@ rule train:
     group:
         lambda wildcards: resources.group(RUNS[wildcards["id"]])
     shell:
-        "papermill {input} {log.notebook} --no-progress-bar -p threads {threads} {params.fields} " + QUIETLY
+        PROGRESS + "papermill {input} {log.notebook} --no-progress-bar -p threads {threads} -p again True {params.fields} " + QUIETLY
+
+
+rule reproduce:
+    input:
+        trained(RUNS.values()),
+    output:
+        f"{FIGURES}/reproduced.md",
+    shell:
+        "python -c 'from cirl.show import reproduce; print(reproduce.write_agreement(\"{STUDY}\"))'"
 
 
 rule collect:
     input:
-        metrics(RUNS.values()),
+        trained(RUNS.values()),
     output:
-        update("data/results.csv"),
-        update("data/history.csv"),
+        touch(COLLECTED),
     shell:
         "python -c 'from cirl.study import catalog, records; records.collect(catalog.all_runs(\"{STUDY}\", True), \"{STUDY}\")'"
 
@@ -94,11 +148,11 @@ for notebook, items in NOTEBOOKS.items():
             notebook
         input:
             notebook=f"notebooks/{notebook}.ipynb",
-            looks="cirl/show/report.py",
+            looks=["cirl/show/style.py", "cirl/show/tables.py", "cirl/show/claims.py", "cirl/show/save.py"],
             measures=["cirl/analysis/audits.py", "cirl/analysis/properties.py"] if notebook in catalog.AUDITS else [],
-            runs=metrics(run for item in items for run in catalog.expected(item, STUDY) if run.id in RUNS),
+            runs=trained(run for item in items for run in catalog.expected(item, STUDY) if run.id in RUNS),
         output:
-            [f"{FIGURES}/{item}.{kind}" for item in items for kind in catalog.kinds(item)],
+            [f"{FIGURES}/{item}.{kind}" for item in items for kind in catalog.ITEMS[item].kinds],
         log:
             notebook=f"data/executed/{STUDY}/{notebook}.ipynb",
             words=f"data/executed/{STUDY}/{notebook}.log",

@@ -9,8 +9,10 @@ The map of the paper, equation by equation:
     Eq. 12         model.Masker.forward
     Eq. 13, 14     losses.masked_losses, objectives
     Eq. 15         losses.z_score
-    Eq. 16         gumbel.gumbel_mask
+    Eq. 16         gumbel.independent   (gumbel_mask: the same, faster)
     Sec. 4.4       metrics.independence_degree, representation_importance
+
+To use: `cirl.load` (a finished run as a model: `run.trained`), `cirl.CIRLLoss` (in any loop: `methods.criterion`).
 
 Below: `methods` (one file per method), `run` (what a run is and how it survives), `data` (from a data set to batches),
 `study` (which runs an item needs, and their records), `show` (tables and figures), `analysis` (beyond the paper).
@@ -23,14 +25,17 @@ _MODULES = (
     *("fourier", "gumbel", "losses", "metrics", "model", "errors", "paths"),
     *("methods", "run", "data", "study", "show", "analysis"),
 )
+_OBJECTS = {"load": "cirl.run.trained", "CIRLLoss": "cirl.methods.criterion"}
 
 
 def __getattr__(name: str):
     """`cirl.losses` and the others after `import cirl`, loaded when first used: torch takes seconds."""
     if name in _MODULES:
         return import_module(f"cirl.{name}")
+    if name in _OBJECTS:
+        return getattr(import_module(_OBJECTS[name]), name)
     raise AttributeError(f"module 'cirl' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULES])
+    return sorted([*globals(), *_MODULES, *_OBJECTS])

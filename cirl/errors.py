@@ -2,15 +2,15 @@
 
 
 class UserError(ValueError):
-    """Something that the user can put right; its message says what, and what is allowed."""
+    """A mistake that the user can correct; the message names it and what is allowed."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback."""
+        """What IPython shows instead of a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
-def refuse(field: str, value: object, allowed: object) -> UserError:
-    """The usual sentence: the field, its value and what is allowed."""
+def invalid(field: str, value: object, allowed: object) -> UserError:
+    """A UserError that names the field, its value and what is allowed."""
     if isinstance(allowed, (list, tuple, set, frozenset, dict)):
         allowed = ", ".join(str(a) for a in allowed)
     return UserError(f"{field}={value!r} is not possible; allowed: {allowed}.")
@@ -18,5 +18,5 @@ def refuse(field: str, value: object, allowed: object) -> UserError:
 
 def reason(error: Exception) -> str:
     """Why another library failed, in one line."""
-    said = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
-    return said.splitlines()[0].rstrip(":.")
+    text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    return text.splitlines()[0].rstrip(":.")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cirl.data.pretrained import load_weights, resnet_of_torchvision
-from cirl.errors import UserError
+from cirl.errors import UserError, invalid
 from cirl.gumbel import DRAWS
 from cirl.run.config import BACKBONES
 
@@ -46,10 +46,12 @@ def resnet(name: str, weights: str) -> nn.Module:
 class Network(nn.Module):
     """g: images to representations of N = dim values, normalisation inside.
 
-    Where N is not the backbone's own, a linear layer brings it there (Tables 7 and 8)."""
+    Where N is not the backbone's own, a linear layer brings it there (Tables 7 and 8). With precision=bf16 its
+    convolutions run in bfloat16; representations, heads, masks and losses stay in float32."""
 
-    def __init__(self, backbone: str, dim: int, weights: str):
+    def __init__(self, backbone: str, dim: int, weights: str, precision: str = "fp32"):
         super().__init__()
+        self.precision = precision
         if backbone.startswith("convnet"):
             if weights != "none":
                 raise UserError(f"weights={weights!r}: there are none for the {backbone}; allowed: none.")
@@ -63,13 +65,17 @@ class Network(nn.Module):
         self.to(memory_format=torch.channels_last)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.project(self.backbone(self.normalise(x)))
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            r = self.project(self.backbone(self.normalise(x)))
+        return r.to(x.dtype)
 
     def normalise(self, x: Tensor) -> Tensor:
         return ((x - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
 
     def stages(self) -> list[nn.Module]:
         """g in four parts, for the methods that work on the maps between them; one after the other they are g."""
+        if self.precision != "fp32":
+            raise invalid("precision", self.precision, "fp32 for methods that work between the stages of the network")
         net = self.backbone
         if isinstance(net, ConvNet):
             blocks = [*net]

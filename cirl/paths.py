@@ -1,9 +1,9 @@
-"""Where things are. Constants only; nothing is created here."""
+"""Where things are. Nothing is created here."""
 
 import os
 from pathlib import Path
 
-ROOT = Path(os.environ.get("CIRL_ROOT", Path(__file__).resolve().parent.parent))
+ROOT = Path(os.environ.get("CIRL_ROOT", Path(__file__).parent.parent)).absolute()
 DATA = ROOT / "data"
 RAW = DATA / "raw"
 CACHE = DATA / "cache"
@@ -11,3 +11,9 @@ RUNS = DATA / "runs"
 PAPER = DATA / "paper"
 FIGURES = ROOT / "figures"
 NOTEBOOKS = ROOT / "notebooks"
+
+
+def located(path: str) -> Path:
+    """A path as the user means it: from the working directory if it exists there, otherwise from the project's root."""
+    here = Path(os.path.abspath(os.path.expanduser(path)))
+    return here if here.exists() else Path(os.path.abspath(ROOT / os.path.expanduser(path)))

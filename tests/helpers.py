@@ -1,14 +1,20 @@
 """What several test modules need."""
 
 import copy
+import json
+from dataclasses import asdict
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from cirl import paths
 from cirl.methods import build
 from cirl.methods.base import Method
+from cirl.run import files
 from cirl.run.config import Run
+from cirl.run.digest import training_digest
+from cirl.run.folder import RULES
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
@@ -36,7 +42,7 @@ def steps_of(learner: Method, batch: Batch, epoch: float, seed: int = 3) -> tupl
 
     learner.move = caught
     torch.manual_seed(seed)
-    terms = learner.update(*batch, epoch)
+    terms = {name: term.item() for name, term in learner.update(*batch, epoch).items()}
     del learner.move
     return terms, steps
 
@@ -72,5 +78,22 @@ def batch() -> Batch:
 
 
 def make(method: str = "cirl", **more) -> Method:
-    """A method on tiny's settings, for a step by hand."""
-    return build(Run(method=method, **more), CLASSES)
+    """A method on tiny's data, for a step by hand."""
+    return build(Run(method=method, **{"epochs": 5, "lr": 0.03, "batch_size": 16, **more}), CLASSES)
+
+
+def record(run, accuracy, seconds=1.0, weights="0"):
+    """A finished run's folder, as `checkpoint.finish` leaves it."""
+    chosen = {"epoch": 1, "source_val": 90.0, "target": accuracy, "invariance": 0.5, "independence": 100.0}
+    metrics = {"id": run.id, "seconds": seconds, "model_sha256": weights, "floor": 30.0}
+    metrics |= {rule: chosen for rule in RULES}
+    metrics["oracle"] = {**chosen, "target": accuracy + 5}
+    place = paths.RUNS / run.id
+    files.write(
+        place / "config.json",
+        json.dumps({**asdict(run), "provenance": {"commit": "abc", "code": training_digest(run)}}),
+    )
+    files.write(
+        place / "history.csv", f"epoch,loss,source_val,target,independence,floor,seconds\n0,1,80,{accuracy},5,3,1\n"
+    )
+    files.write(place / "metrics.json", json.dumps(metrics))

@@ -7,7 +7,8 @@ import torch
 from scipy.special import hyp2f1
 
 from cirl import losses, metrics
-from cirl.analysis import audits, properties
+from cirl.analysis import attention, audits, properties
+from cirl.data import tiny
 from cirl.data.batches import loaders
 from cirl.methods import build
 from cirl.run import checkpoint
@@ -218,6 +219,60 @@ def test_a_copied_dimension_has_the_whole_degree_and_a_dead_one_none(rng):
     assert audits.degrees(r, r) == pytest.approx({"live": 2, "degree": 2, "floor": 2 / 49, "debiased": 2}, abs=1e-4)
 
 
+# attention
+
+
+class Corner:
+    """A method whose class 1 grows with the brightness of the upper left quarter, and that looks at nothing else."""
+
+    def predict(self, x):
+        bright = x[:, :, :8, :8].mean((1, 2, 3))
+        return torch.stack([torch.full_like(bright, 2.5), 10 * bright], 1)
+
+
+def test_the_share_of_a_map_inside_a_region_and_a_blank_map():
+    maps = np.zeros((3, 4, 4))
+    maps[0, :2], maps[1, 0, 0], maps[1, 3, 3] = 1, 3, 1
+    inside = np.zeros((3, 4, 4), dtype=bool)
+    inside[:, :, :2] = True
+    np.testing.assert_allclose(attention.share_inside(maps, inside), [0.5, 0.75, np.nan])
+
+
+def test_blanking_hides_the_top_of_the_map_behind_the_mean_colour(rng):
+    x = torch.from_numpy(rng.random((2, 3, 10, 10))).float()
+    maps = np.zeros((2, 10, 10))
+    maps[:, :2] = 1
+    hidden = attention.blanked(x, maps)
+    torch.testing.assert_close(hidden[:, :, 2:], x[:, :, 2:])
+    torch.testing.assert_close(hidden[:, :, :2], x.mean((2, 3), keepdim=True).expand(-1, -1, 2, 10))
+
+
+def test_a_map_of_what_decides_costs_more_than_a_random_one_and_a_map_of_the_rest_less(rng):
+    x = torch.zeros(200, 3, 16, 16)
+    x[:, :, :8, :8] = 1
+    y = torch.ones(200, dtype=torch.long)
+    where = np.zeros((200, 16, 16))
+    where[:, :8, :8] = 1
+    right = attention.deletion(Corner(), x, y, where)
+    wrong = attention.deletion(Corner(), x, y, np.roll(where, (8, 8), (1, 2)))
+    assert right["deletion"].mean() > 0.05 and wrong["deletion"].mean() < -0.005
+    np.testing.assert_allclose(right["top"] - right["random"], right["deletion"], atol=1e-6)
+    assert wrong["top"].abs().max() < 0.05
+
+
+def test_a_summary_of_images_has_intervals_over_them():
+    images = pd.DataFrame({"row": "CIRL", "target": "street", "seed": 0, "deletion": [1.0, 2.0, 3.0]})
+    (line,) = attention.summary(images, ["deletion"]).to_dict("records")
+    assert line["images"] == 3 and line["deletion"] == 2
+    assert line["deletion_high"] - 2 == pytest.approx(4.3027 / np.sqrt(3), abs=1e-3)
+
+
+def test_the_strokes_of_tiny_are_a_small_part_of_the_image():
+    table = tiny.table()
+    share = np.array([attention.strokes(image).mean() for _, image in table.groupby("domain").head(5).iterrows()])
+    assert (share > 0.02).all() and (share < 0.6).all()
+
+
 # runs
 
 
@@ -237,7 +292,7 @@ def test_the_views_are_those_of_the_records():
 
 
 def test_a_run_without_weights_is_missing(workspace):
-    from test_results import record
+    from helpers import record
 
     whole, bare, none = (Run(method="deepall", seed=seed) for seed in (0, 1, 2))
     for run in (whole, bare):
@@ -245,4 +300,10 @@ def test_a_run_without_weights_is_missing(workspace):
     (checkpoint.folder(whole) / "model.pt").write_bytes(b"")
     table, ready = audits.with_weights({"DeepAll": [whole, bare], "Mix": [none]})
     assert ready == [("DeepAll", whole)] and table["row"].tolist() == ["DeepAll"]
-    assert table.attrs == {"expected": 3, "missing": sorted([bare.id, none.id]), "skipped": {}, "other_code": []}
+    assert table.attrs == {
+        "expected": 3,
+        "missing": sorted([bare.id, none.id]),
+        "skipped": {},
+        "other_code": [],
+        "here": 1,
+    }

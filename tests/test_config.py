@@ -1,15 +1,19 @@
 import json
 from dataclasses import asdict, fields
 from itertools import product
+from pathlib import Path
 
 import pytest
 
+from cirl.data.pretrained import weights_file
 from cirl.errors import UserError
 from cirl.gumbel import DRAWS
 from cirl.losses import FACTORIZATION
 from cirl.methods.base import decay
 from cirl.methods.table import METHOD_NAMES
 from cirl.run.config import BACKBONES, SAMPLING, SETTINGS, Run
+from cirl.run.parameters import refuse_unknown
+from cirl.run.parse import plain
 from cirl.run.recipe import CHOICES, PAPER, RELEASED, parse_recipe, recipe_name
 
 
@@ -77,6 +81,46 @@ def test_values_arrive_as_papermill_hands_them_over(tmp_path):
     (tmp_path / "8").mkdir()
     run = Run(f"folder:{tmp_path}", 7, tau=2)
     assert (run.target, run.tau, type(run.tau)) == ("7", 2.0, float)
+    text = Run(kappa="0.5", epochs="3", seed="7", cint="False", augment="true", lr="1e-2")
+    assert text == Run(kappa=0.5, epochs=3, seed=7, cint=False, augment=True, lr=0.01)
+
+
+def test_a_domain_that_papermill_reads_as_a_number_is_hinted_at(tmp_path):
+    for domain in ("01", "02"):
+        (tmp_path / domain).mkdir()
+    assert Run(f"folder:{tmp_path}", "01").target == "01"
+    with pytest.raises(UserError, match=r"target='1' is not possible; allowed: 01, 02 .* write -r target 01\)"):
+        Run(f"folder:{tmp_path}", 1)
+
+
+def test_a_value_however_small_is_kept_and_named():
+    tiny, none = Run(recipe="paper+clip=1e-13"), Run(recipe="paper+clip=0")
+    assert tiny.choices.clip == 1e-13 and none.choices.clip == 0 and tiny.id != none.id
+    assert Run(tau=1e-13).id != Run(tau=0).id and "e-" not in Run(tau=1e-13).id
+    assert Run(tau=0.1 + 0.2).id != Run(tau=0.3).id
+    assert [plain(value) for value in (0.6, 5.0, 1e-5, 100.0, 1e20)] == ["0.6", "5", "0.00001", "100", "1" + "0" * 20]
+
+
+def test_an_id_is_short_enough_for_a_file_name_and_still_unique():
+    values = dict(kappa=0.123456789, tau=1e-200, eta=0.3, lr=1e-100, weight_decay=1e-60)
+    runs = [Run(seed=seed, recipe=f"paper+clip={clip}", **values) for seed in (0, 1) for clip in (1e-9, 2e-9)]
+    assert all(len(run.id) <= 200 for run in runs) and len({run.id for run in runs}) == 4
+
+
+def test_a_path_that_no_file_system_has_is_one_sentence():
+    with pytest.raises(UserError, match="the folder cannot be read"):
+        Run("folder:a\0b", "one")
+    with pytest.raises(UserError, match="there is no file"):
+        weights_file("resnet18", Run("pacs", "photo", weights="~nobody/a\0b").weights)
+
+
+def test_a_root_folder_that_cannot_be_read_is_one_sentence(tmp_path, monkeypatch):
+    def refused(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(UserError, match=r"the folder cannot be read \(Permission denied\)"):
+        Run(f"folder:{tmp_path}", "one")
 
 
 @pytest.mark.parametrize(
@@ -102,6 +146,9 @@ def test_values_arrive_as_papermill_hands_them_over(tmp_path):
         ("lr", 0, "above 0"),
         ("seed", -1, "at least 0"),
         ("seed", 0.5, "whole number"),
+        ("seed", 2**64, "below 2**63"),
+        ("epochs", "2.5", "whole number"),
+        ("lr", "fast", "above 0"),
         ("dim", 1, "at least 2"),
         ("batch_size", 1, "C needs two images"),
         ("epochs", 0, "at least 1"),
@@ -168,3 +215,24 @@ def test_the_learning_rate_follows_the_papers_schedule():
     assert [decay(Run("pacs", "photo", recipe="released"), e) for e in (38, 39)] == [1, pytest.approx(0.1)]
     cosine = [decay(Run("minidomainnet", "real"), epoch) for epoch in range(60)]
     assert cosine[0] == 1 and cosine == sorted(cosine, reverse=True) and cosine[30] == pytest.approx(0.5)
+
+
+OWN = "dataset: str = 'tiny'  # help\nepochs: int = None  # help\nseed: int = 0  # help"
+
+
+@pytest.mark.parametrize(
+    ("injected", "said"),
+    [
+        ("epoch = 2", "no parameter 'epoch'; did you mean 'epochs'?"),
+        ("seed = 1\nquux = None", "no parameter 'quux'; there are dataset, epochs, seed"),
+    ],
+)
+def test_a_parameter_that_the_notebook_does_not_have_is_refused(injected, said):
+    with pytest.raises(UserError) as error:
+        refuse_unknown(["", OWN, f"# Parameters\n{injected}\n", "import torch"])
+    assert said in str(error.value)
+
+
+def test_known_parameters_and_other_cells_are_accepted():
+    refuse_unknown(["", OWN, '# Parameters\nseed = 1\ndataset = "a"\n', "epoch = 3", "%matplotlib inline", OWN])
+    refuse_unknown(["", OWN, "epoch = 3"])

@@ -1,8 +1,10 @@
 import os
 import resource
 import signal
+import struct
 import subprocess
 import sys
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -132,6 +134,22 @@ def test_workers_and_other_randomness_do_not_change_a_batch(folder):
     assert torch.equal(alone, helped)
 
 
+def test_workers_serve_every_epoch_and_an_epoch_that_was_left(folder):
+    alone, helped = batches.loaders(small(folder)), batches.loaders(small(folder), workers=2)
+    next(helped.train(0))  # left after one batch
+    for epoch in (1, 2):
+        expected = [x for x, _, _ in alone.train(epoch)]
+        assert all(map(torch.equal, expected, [x for x, _, _ in helped.train(epoch)]))
+
+
+def test_two_epochs_can_be_read_side_by_side(folder):
+    loaders = batches.loaders(small(folder))
+    apart = [[x for x, _, _ in loaders.train(epoch)] for epoch in (1, 2)]
+    together = zip(*((x for x, _, _ in loaders.train(epoch)) for epoch in (1, 2)), strict=True)
+    for (first, second), one, two in zip(together, *apart, strict=True):
+        assert torch.equal(first, one) and torch.equal(second, two)
+
+
 def test_folders_are_augmented_and_digits_are_not(folder):
     loaders = batches.loaders(small(folder))
     x, _, _ = next(loaders.train(0))
@@ -157,7 +175,7 @@ def test_the_cache_is_reused_until_a_file_changes(folder):
     (cached,) = paths.CACHE.glob("*.npy")
     made = cached.stat().st_mtime_ns
     cache.pixels(name, table, 16)
-    assert cached.stat().st_mtime_ns == made and len(list(paths.CACHE.iterdir())) == 1
+    assert cached.stat().st_mtime_ns == made and len(list(paths.CACHE.glob("*.npy"))) == 1
     Image.new("RGB", (50, 50), "red").save(folder / "clay" / "cat" / "01.png")
     again = cache.pixels(name, table, 16)
     row = table.index[table["path"] == "clay/cat/01.png"][0]
@@ -185,6 +203,100 @@ def test_a_truncated_image_is_named(folder):
     file.write_bytes(file.read_bytes()[:200])
     with pytest.raises(UserError, match=r"wool/dog/04\.jpg cannot be read"):
         batches.loaders(small(folder))
+
+
+@pytest.mark.parametrize("low", [0, 30_000])
+def test_sixteen_bits_of_grey_are_scaled_and_not_clipped(tmp_path, low):
+    values = (np.linspace(low, 65535, 64 * 64).reshape(64, 64)).astype(np.uint16)
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    decoded = cache.decode(tmp_path / "deep.png", 64)
+    assert np.abs(decoded - (values / 257.0)[..., None]).max() <= 0.51
+    with Image.open(tmp_path / "deep.png") as image:  # it is a file of 16 bits, which Pillow clips
+        assert image.mode.startswith("I") and (np.asarray(image.convert("RGB")) == 255).mean() > 0.9
+
+
+def test_an_own_photograph_is_turned_as_its_camera_says_and_a_benchmarks_is_not(tmp_path):
+    half = np.zeros((40, 40, 3), np.uint8)
+    half[:20] = 255  # bright above
+    exif = Image.Exif()
+    exif[0x0112] = 3  # upside down
+    Image.fromarray(half).save(tmp_path / "turned.jpg", exif=exif)
+    assert cache.decode(tmp_path / "turned.jpg", 40)[:15].mean() < 5
+    assert cache.decode(tmp_path / "turned.jpg", 40, upright=False)[:15].mean() > 250
+
+
+def chunk(kind, content):
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png(*chunks):
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0))
+    pixels = chunk(b"IDAT", zlib.compress(bytes(8 * 25)))
+    return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + pixels + chunk(b"IEND", b"")
+
+
+BOMB = zlib.compress(bytes(80_000_000))
+HOSTILE = {
+    "a text bomb": png(chunk(b"zTXt", b"Comment\0\0" + BOMB)),
+    "a profile bomb": png(chunk(b"iCCP", b"icc\0\0" + BOMB)),
+    "a header cut short": png()[:20],
+    "a chunk without content": png(chunk(b"pHYs", b"")),
+    "an EPS": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n",
+    "a GIF": b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff!\xf9\x04\x01",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_image_is_named_in_one_sentence_and_starts_no_program(folder, name):
+    """Pillow would give an EPS to Ghostscript, whatever the file is called."""
+    (folder / "ink" / "cat" / "03.PNG").write_bytes(HOSTILE[name])
+    with pytest.raises(
+        UserError, match=r"ink/cat/03\.PNG cannot be read as an image \(.*\); remove or replace"
+    ) as error:
+        batches.loaders(small(folder))
+    assert "\n" not in str(error.value) and "Ghostscript" not in str(error.value)
+
+
+def test_a_broken_link_is_named(folder):
+    (folder / "ink" / "cat" / "99.png").symlink_to("nowhere.png")
+    with pytest.raises(UserError, match=r"ink/cat/99\.png cannot be read \(No such file or directory\)"):
+        batches.loaders(small(folder))
+
+
+@pytest.mark.parametrize("name", ["cat/a.webp", "cat/a.TIFF", "loose.png", "cat/deeper/a.png"])
+def test_images_that_are_not_read_are_warned_of(folder, name):
+    file = folder / "ink" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"")
+    with pytest.warns(UserWarning, match=rf"1 images in .*ink are not read, such as {name}: only <class>/\*"):
+        assert len(layouts.index(f"folder:{folder}")) == 72
+
+
+@pytest.mark.filterwarnings("error")
+def test_hidden_files_and_folders_are_none_of_the_data(folder):
+    (folder / "ink" / ".ipynb_checkpoints").mkdir()
+    Image.new("RGB", (9, 9)).save(folder / "ink" / ".ipynb_checkpoints" / "a.png")
+    (folder / "ink" / "cat" / "._01.png").write_bytes(b"")
+    assert len(layouts.index(f"folder:{folder}")) == 72
+
+
+def test_classes_may_be_called_train_and_val(folder):
+    before = layouts.index(f"folder:{folder}")
+    for domain in ("clay", "ink", "wool"):
+        (folder / domain / "cat").rename(folder / domain / "train")
+        (folder / domain / "dog").rename(folder / domain / "val")
+    table = layouts.index(f"folder:{folder}")
+    assert table.attrs["classes"] == ["train", "val"] and len(table) == 72
+    assert table.drop(columns="path").equals(before.drop(columns="path"))
+
+
+def test_folders_without_classes_are_refused(tmp_path):
+    for domain in ("one", "two"):
+        for part in ("train", "val"):
+            (tmp_path / domain / part).mkdir(parents=True)
+    with pytest.raises(UserError, match="holds no classes: images are expected in <domain>/<class>/"):
+        layouts.index(f"folder:{tmp_path}")
 
 
 def test_an_empty_class_is_named(folder):
@@ -260,7 +372,7 @@ def test_processes_that_start_at_once_make_one_cache(folder):
     digests = {process.communicate()[0].strip() for process in processes}
     table = layouts.index(f"folder:{folder}")
     assert digests == {cache.content_digest(cache.pixels(f"folder:{folder}", table, 48))}
-    assert [file.suffix for file in paths.CACHE.iterdir()] == [".npy"]
+    assert sorted(file.suffix for file in paths.CACHE.iterdir()) == [".json", ".npy"]
 
 
 def test_once_decoded_an_epoch_opens_no_image_file(folder, monkeypatch):

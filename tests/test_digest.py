@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 
+from cirl import paths
 from cirl.methods.table import METHOD_NAMES
 from cirl.run import digest, recipe
 from cirl.run.config import Run
@@ -144,3 +145,11 @@ def test_values_count_for_the_runs_that_read_them(monkeypatch):
     monkeypatch.setitem(recipe.RECIPES, "released", replace(recipe.RELEASED, warmup=5.0))
     after = digests(digest.PACKAGE)
     assert {name for name in RUNS if after[name] != before[name]} == {"cirl", "cirl, digits", "cirl, pacs"}
+
+
+def test_code_that_trains_to_the_same_bits_keeps_the_digest_of_the_first(tmp_path, monkeypatch):
+    digest = training_digest(Run())
+    (tmp_path / "equal_code.csv").write_text(f"before,after\n{'1' * 16},{'2' * 16}\n{'2' * 16},{digest}\n")
+    monkeypatch.setattr(paths, "DATA", tmp_path)
+    assert training_digest(Run()) == "1" * 16
+    assert training_digest(Run(method="deepall")) not in ("1" * 16, digest)

@@ -15,15 +15,6 @@ def test_the_equations_4_to_16_each_have_exactly_one_function():
     assert sorted(map(int, found)) == list(range(4, 17))
 
 
-def test_files_and_functions_stay_short():
-    for file in sorted((paths.ROOT / "cirl").rglob("*.py")):
-        text = file.read_text()
-        assert len(text.splitlines()) <= 270, file  # until the layout issue replaces this test by complexity rules
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef):
-                assert node.end_lineno - node.lineno < 40, f"{file}: {node.name}"
-
-
 def test_the_package_prints_nothing():
     for file in sorted((paths.ROOT / "cirl").rglob("*.py")):
         calls = [node.func for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]

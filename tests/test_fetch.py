@@ -195,7 +195,7 @@ class TestDownload:
 
     def test_a_wrong_checksum_is_refused(self, workspace, server):
         server.content = zipped({"a": b"1"})
-        with pytest.raises(UserError, match="has not the published SHA-256"):
+        with pytest.raises(UserError, match="does not have the published SHA-256"):
             fetch.download((server.url,), paths.RAW / "a.zip", sha="0" * 64)
         assert left_behind() == []
 
@@ -253,6 +253,35 @@ class TestUnpack:
         ):
             unpacked(workspace, "a.archive", bytes(content))
         assert sorted(file.name for file in workspace.iterdir()) == ["a.archive"]
+
+    def test_an_encrypted_archive_and_an_unknown_compression_are_one_sentence(self, workspace):
+        content = bytearray(zipped({"photo/dog/0.png": b"1"}))
+        for start in (content.index(b"PK\x03\x04") + 6, content.index(b"PK\x01\x02") + 8):
+            content[start] |= 1  # the flag of an encrypted entry
+        with pytest.raises(UserError, match=r"a\.zip cannot be unpacked \(.*encrypted"):
+            unpacked(workspace, "a.zip", bytes(content))
+        content = bytearray(zipped({"photo/dog/0.png": b"1"}))
+        for start in (content.index(b"PK\x03\x04") + 8, content.index(b"PK\x01\x02") + 10):
+            content[start] = 99
+        with pytest.raises(UserError, match=r"a\.zip cannot be unpacked \(.*compression"):
+            unpacked(workspace, "a.zip", bytes(content))
+        assert sorted(file.name for file in workspace.iterdir()) == ["a.zip"]
+
+    @pytest.mark.parametrize("mode", ["zip", "w:gz"])
+    def test_a_small_archive_does_not_fill_the_disk(self, workspace, mode):
+        files = {"photo/dog/0.png": bytes(200_000_000)}
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            archive.writestr("photo/dog/0.png", files["photo/dog/0.png"])
+        content = buffer.getvalue() if mode == "zip" else tarred(files, mode)
+        with pytest.raises(UserError, match=r"would unpack to 0\.2 GB, far more than images do; nothing was unpacked"):
+            unpacked(workspace, "a.archive", content)
+        assert sorted(file.name for file in workspace.iterdir()) == ["a.archive"]
+
+    def test_an_archive_that_does_not_fit_is_not_begun(self, workspace, monkeypatch):
+        monkeypatch.setattr(fetch.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
+        with pytest.raises(UserError, match=r"unpacks to .* GB, and 0\.0 GB are free"):
+            unpacked(workspace, "a.zip", zipped({"photo/dog/0.png": bytes(1000)}))
 
     def test_what_is_there_is_not_overwritten(self, workspace):
         unpacked(workspace, "a.zip", zipped({"photo/dog/0.png": b"mine"}))

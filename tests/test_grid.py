@@ -12,6 +12,7 @@ import pytest
 from cirl import paths
 from cirl.errors import UserError
 from cirl.methods.table import METHOD_NAMES
+from cirl.run.config import settings
 from cirl.study import catalog
 from cirl.study.studies import STUDIES
 
@@ -25,9 +26,10 @@ MAIN = {"DeepAll", "Mix", "FACT", "MatchDG", "CIRL"}
 
 def test_every_figure_and_table_of_the_paper_is_owned_by_exactly_one_notebook():
     owned = [item for items in catalog.NOTEBOOKS.values() for item in items]
-    beyond = [*AUDITS, "audit_rank", "methods"]
+    beyond = [*AUDITS, "audit_rank", "audit_tau", "methods", "curves", "benchmark", "claims"]
     assert sorted(item for item in owned if not item.startswith("tour")) == sorted([*ITEMS, *beyond])
-    assert sorted(catalog.ITEMS) == sorted({*ITEMS, *beyond} - {"figure1", "figure2", "audit_rank"})
+    without_runs = {stem for stem, item in catalog.ITEMS.items() if item.rows is None and item.notebook != "00_tour"}
+    assert without_runs == {"figure1", "figure2", "audit_rank", "benchmark", "claims"}
     assert list(catalog.AUDITS) == AUDITS
 
 
@@ -59,11 +61,9 @@ def test_the_main_methods_stand_in_every_table_of_every_study():
 
 
 def test_all_methods_are_beyond_what_make_trains():
-    assert len(catalog.expected("methods", "tiny")) == 4 * len(METHOD_NAMES)
+    assert len(catalog.expected("methods", "tiny")) == 4 * 3 * len(METHOD_NAMES)
     left = set(catalog.all_runs("tiny", with_extras=True)) - set(catalog.all_runs("tiny"))
-    rivals = {run for run in left if run.seed == 0}
-    assert {run.method_name for run in rivals} == set(METHOD_NAMES) - {"deepall", "mix", "fact", "matchdg", "cirl"}
-    assert left - rivals == {run for run in catalog.expected("audit_recipe", "tiny") if run.seed > 0}
+    assert {run.method_name for run in left} == set(METHOD_NAMES) - {"deepall", "mix", "fact", "matchdg", "cirl"}
 
 
 def test_the_audits_add_few_runs_and_only_for_the_recipes():
@@ -71,8 +71,24 @@ def test_the_audits_add_few_runs_and_only_for_the_recipes():
         shared = {run for item in catalog.ITEMS if not item.startswith("audit") for run in catalog.expected(item, name)}
         return [run for run in catalog.all_runs(name) if run not in shared]
 
-    assert {name: len(own(name)) for name in STUDIES} == {"tiny": 11, "digits": 33, "lite": 0, "paper": 33}
-    assert all(run in catalog.expected("audit_recipe", name) for name in STUDIES for run in own(name))
+    audits = {name: {*catalog.expected("audit_recipe", name), *catalog.expected("audit_tau", name)} for name in STUDIES}
+    assert all(audits[name].issuperset(own(name)) for name in STUDIES)
+    assert len(own("digits")) == 6 and not own("lite")  # digits: the weight of Eq. 10 alone
+
+
+@pytest.mark.parametrize("name", ["tiny", "digits", "paper"])
+def test_the_weight_of_the_printed_equation_is_varied_alone(name):
+    runs = [run for runs in catalog.rows("audit_tau", name).values() for run in runs]
+    assert [run.tau for run in runs] == [0.0005, 0.002, 0.01, 0.02, 0.05, 2]
+    assert {(run.recipe, run.target, run.seed) for run in runs} == {("paper", STUDIES[name].task, 0)}
+
+
+def test_a_title_says_on_what_an_item_stands():
+    assert catalog.title("table01", "digits") == "Table 1" and catalog.title("table02", "paper") == "Table 2"
+    assert catalog.title("table05", "tiny") == "Table 5, stand-in on tiny"
+    assert catalog.title("table05", "digits") == "Table 5, stand-in on digits_dg"
+    assert catalog.title("table03", "lite") == "Table 3, at 96 pixels"
+    assert catalog.title("figure1", "tiny") == "Figure 1"
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -115,8 +131,14 @@ def test_runs_that_items_share_are_the_same_runs():
 
 def test_the_tiny_study_keeps_the_shape_on_the_embedded_data():
     assert {run.dataset for run in catalog.all_runs("tiny")} == {"tiny"}
-    assert all(catalog.ITEMS[item]("tiny") for item in catalog.ITEMS)
-    assert len(catalog.all_runs("tiny")) <= 65
+    left_out = {item for item in catalog.ITEMS if not catalog.has("tiny", item)}
+    assert left_out == {"figure5b", "figure5d", *(f"table{n:02d}" for n in (2, 3, 4, 10, 12, 13, 14))}
+    assert {run.epochs for run in catalog.all_runs("tiny", True)} == {
+        settings("tiny").epochs
+    }  # one schedule for every item
+    for item in ("table01", "table05", "methods"):
+        assert {run.seed for run in catalog.expected(item, "tiny")} == {0, 1, 2}
+    assert len(catalog.expected("figure5c", "tiny")) == 25
 
 
 @pytest.mark.parametrize("call", [lambda: catalog.all_runs("huge"), lambda: catalog.expected("table15", "tiny")])
@@ -155,19 +177,18 @@ def test_deleting_a_run_trains_it_again_and_what_depends_on_it_and_nothing_else(
         f"{item}.{kind}"
         for items in catalog.notebooks("tiny").values()
         for item in items
-        for kind in catalog.kinds(item)
+        for kind in catalog.ITEMS[item].kinds
     ]
     for age, files in enumerate([runs, [tmp_path / "figures" / "tiny" / name for name in items]]):
         for file in files:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.touch()
             os.utime(file, (2e9 + age, 2e9 + age))
-    for file in (
-        tmp_path / "data" / "results.csv",
-        tmp_path / "data" / "history.csv",
-        tmp_path / "figures/tiny/report.html",
-    ):
-        file.touch()
+    ids = "".join(f"{run.id}\n" for run in catalog.all_runs("tiny"))
+    for name in ("data/results.csv", "data/history.csv", "data/executed/tiny/collected", "figures/tiny/report.html"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"id\n{ids}")
         os.utime(file, (2e9 + 2, 2e9 + 2))
 
     def jobs():

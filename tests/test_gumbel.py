@@ -5,21 +5,21 @@ import pytest
 import torch
 from torch.nn.functional import gumbel_softmax
 
-from cirl import gumbel
+from cirl import _gumbel_fused, gumbel
 from cirl.gumbel import gumbel_mask, recursive_mask
 
 
 @pytest.fixture
 def noise(monkeypatch):
     """The noise -log(-log U) that a mask draws, as it draws it."""
-    drawn, log_uniform = [], gumbel._log_uniform
+    drawn, log_uniform = [], _gumbel_fused._log_uniform
 
     def watched(*arguments):
         log_U = log_uniform(*arguments)
         drawn.append(-(-log_U).log())
         return log_U
 
-    monkeypatch.setattr(gumbel, "_log_uniform", watched)
+    monkeypatch.setattr(_gumbel_fused, "_log_uniform", watched)
     return drawn
 
 
@@ -41,12 +41,12 @@ def rank_correlation(a, b):
 def test_the_fused_mask_and_its_gradient_equal_the_plain_ones_on_the_same_noise(
     temperature, chunk, keep, noise, monkeypatch
 ):
-    monkeypatch.setattr(gumbel, "CHUNK", chunk)
-    monkeypatch.setattr(gumbel, "KEEP", keep)
+    monkeypatch.setattr(_gumbel_fused, "CHUNK", chunk)
+    monkeypatch.setattr(_gumbel_fused, "KEEP", keep)
     log_z = torch.randn(4, 9, dtype=torch.double, requires_grad=True)
     m = gumbel_mask(log_z, 7, temperature)
     xi = torch.cat(noise)  # (B, k, N)
-    expected = torch.softmax((torch.log_softmax(log_z, 1)[:, None] + xi) / temperature, 2).amax(1)
+    expected = gumbel.independent(torch.log_softmax(log_z, 1), xi.transpose(0, 1), temperature)
     assert_same(m, expected, log_z)
 
 
@@ -65,14 +65,11 @@ def test_the_gradient_passes_gradcheck(draw, k):
 def test_the_recursion_and_its_gradient_equal_the_plain_ones_on_the_same_noise(
     temperature, chunk, keep, noise, monkeypatch
 ):
-    monkeypatch.setattr(gumbel, "CHUNK", chunk)
-    monkeypatch.setattr(gumbel, "KEEP", keep)
+    monkeypatch.setattr(_gumbel_fused, "CHUNK", chunk)
+    monkeypatch.setattr(_gumbel_fused, "KEEP", keep)
     log_z = torch.randn(4, 9, dtype=torch.double, requires_grad=True)
     m = recursive_mask(log_z, 50, temperature)
-    p, expected = log_z, torch.zeros(4, 9, dtype=torch.double)
-    for xi in torch.cat(noise):
-        p = torch.softmax((p + xi) / temperature, 1)
-        expected = torch.maximum(expected, p)
+    expected = gumbel.recursive(log_z, torch.cat(noise), temperature)
     assert_same(m, expected, log_z)
 
 

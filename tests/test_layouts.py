@@ -209,6 +209,47 @@ def test_an_image_on_two_lists_is_refused(pacs):
         index("pacs")
 
 
+@pytest.mark.parametrize("names_", [("site_11", "site_1_1", "z"), ("Photo", "photo", "z"), ("a b", "a_b", "ab")])
+def test_folders_whose_names_are_alike_are_different_domains(workspace, names_):
+    """The target must never be trained on: each domain of `folder:` reads the folder of exactly its name."""
+    for domain in names_:
+        for name in CLASSES:
+            put(workspace / "mine" / domain / name, *names(domain.replace(" ", "-"), 4))
+    table = index(f"folder:{workspace / 'mine'}")
+    assert set(table["domain"]) == set(names_)
+    assert (table["path"].str.split("/").str[0] == table["domain"]).all() and not table["path"].duplicated().any()
+
+
+def test_a_benchmark_with_two_folders_of_one_domain_is_refused(office):
+    shutil.copytree(office / "Real World", office / "real_world")
+    with pytest.raises(UserError, match=r"holds the domain 'real_world' more than once \(.*Real World, .*real_world\)"):
+        index("officehome")
+
+
+def test_a_domain_both_inside_and_outside_of_a_wrapper_is_refused(pacs):
+    shutil.copytree(pacs / "photo", pacs / "images" / "photo")
+    with pytest.raises(UserError, match="'photo' more than once"):
+        index("pacs")
+
+
+def test_two_domains_that_are_one_folder_by_a_link_are_refused(workspace):
+    for domain in ("one", "two"):
+        for name in CLASSES:
+            put(workspace / "mine" / domain / name, *names(domain, 4))
+    (workspace / "mine" / "three").symlink_to("one")
+    with pytest.raises(UserError, match="the domains 'one' and 'three' are the same folder"):
+        index(f"folder:{workspace / 'mine'}")
+
+
+def test_a_list_that_names_an_image_of_another_domain_is_refused(pacs):
+    file = pacs / "splits" / "photo_train_kfold.txt"
+    file.write_text(file.read_text() + "sketch/bee/train_sketch_0.jpg 1\n")
+    with pytest.raises(
+        UserError, match=r"line 10 names sketch/bee/train_sketch_0.jpg, which is not in the folder photo"
+    ):
+        index("pacs")
+
+
 def test_the_counts_say_whether_they_are_the_published_ones(pacs, office):
     assert (fetch.counts("pacs")["counts agree"] == "✗").all()
     assert fetch.counts("officehome")["images"].tolist() == [60, 60, 60, 60]

@@ -8,7 +8,9 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
+from cirl.errors import UserError
 from cirl.run import machine
 
 REFERENCE = Path(__file__).parent / "reference.json"
@@ -59,6 +61,36 @@ def test_provenance_names_cpu_capability_and_threads():
     assert known["threads"] == 1 and known["cpu"] and set(known["pinned"]) == set(machine.PINNED)
 
 
+@pytest.mark.parametrize(
+    ("threads", "workers", "device", "said"),
+    [
+        (0, None, "cpu", "threads=0 is not possible; allowed: a whole number from 1"),
+        ("many", None, "cpu", "threads='many' is not possible; allowed: a whole number from 1"),
+        (1.5, None, "cpu", "threads=1.5 is not possible"),
+        (True, None, "cpu", "threads=True is not possible"),
+        (1, -1, "cpu", "workers=-1 is not possible; allowed: a whole number from 0"),
+        (1, None, "gpu", "device='gpu' is not possible; allowed: auto, cpu, cuda"),
+        (1, None, "cuda", "device='cuda': PyTorch finds no GPU on this machine"),
+        (1, None, "cuda:9", "device='cuda:9' is not possible"),
+    ],
+)
+def test_a_setting_that_the_machine_does_not_have_is_one_sentence(threads, workers, device, said, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError) as error:
+        machine.use(threads, workers, device)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_settings_may_be_text_and_have_sensible_defaults(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert machine.use("2", "3", "cpu") == ("cpu", 3) and torch.get_num_threads() == 2
+    assert machine.use(1, None, "auto") == ("cpu", 0) and torch.get_num_threads() == 1
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert machine.use(1, None, "auto") == ("cuda", min(8, os.cpu_count()))
+    assert machine.use(1, 0, "cuda:1") == ("cuda:1", 0)
+
+
 def test_every_way_to_start_pins_the_same_values():
     """The Makefile, the Snakefile and 02_train."""
     root = Path(__file__).resolve().parent.parent
@@ -68,4 +100,5 @@ def test_every_way_to_start_pins_the_same_values():
     assert "machine.pin()" in (root / "Snakefile").read_text(encoding="utf-8")
     for notebook in ("00_tour", "02_train"):
         source = (root / f"notebooks/{notebook}.ipynb").read_text(encoding="utf-8")
-        assert source.index("machine.pin()") < source.index("import torch")
+        first = min(source.index(line) for line in ("import torch", "from cirl.data") if line in source)
+        assert source.index("machine.pin()") < first

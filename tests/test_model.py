@@ -62,3 +62,18 @@ def test_batchnorm_lets_no_dimension_be_inferior_for_all_images():
 def test_the_convnet_has_no_imagenet_weights():
     with pytest.raises(UserError, match="weights='imagenet'"):
         Network("convnet", 256, "imagenet")
+
+
+def test_bfloat16_is_close_to_float32_and_gives_float32():
+    torch.manual_seed(0)
+    net, x = Network("convnet32", 128, "none"), torch.rand(8, 3, 32, 32)
+    full = net(x)
+    net.precision = "bf16"
+    half = net(x)
+    assert half.dtype == torch.float32 and not torch.equal(half, full)
+    assert (half - full).norm() < 0.02 * full.norm()
+
+
+def test_methods_between_the_stages_do_not_take_bfloat16():
+    with pytest.raises(UserError, match="precision='bf16'"):
+        Network("convnet32", 128, "none", "bf16").stages()

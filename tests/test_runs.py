@@ -46,6 +46,27 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(method, folder):
     assert all(torch.equal(weights[name], again[name]) for name in weights)
 
 
+def test_the_terms_of_many_steps_are_read_at_once_and_averaged(folder, monkeypatch):
+    run = short(folder, epochs=1)
+    expected = train(run), (checkpoint.folder(run) / "history.csv").read_text()
+    checkpoint.folder(run).rename(folder.parent / "first")
+    reads, read_terms = [], checkpoint.read_terms
+    monkeypatch.setattr(checkpoint, "READ_EVERY", 2)
+    monkeypatch.setattr(checkpoint, "read_terms", lambda *given: reads.append(len(given[0])) or read_terms(*given))
+    assert (train(run), (checkpoint.folder(run) / "history.csv").read_text()) == expected
+    assert reads == [2] * (sum(reads) // 2) + [1] * (sum(reads) % 2) and sum(reads) == loaders(run).steps > 2
+
+
+def test_a_config_from_before_a_field_existed_still_resumes(folder):
+    run = short(folder)
+    train(run, stop_after=1)
+    file = checkpoint.folder(run) / "config.json"
+    config = json.loads(file.read_text())
+    del config["precision"], config["compile"]
+    file.write_text(json.dumps(config))
+    assert train(run)["id"] == run.id
+
+
 def test_a_finished_run_is_not_touched(folder):
     run = short(folder)
     result = train(run)
@@ -127,6 +148,17 @@ def test_schedule_augmentation_classes_and_machine_are_in_the_config(folder):
     assert (config["schedule"], config["augment"]) == ("0.5+0.75", False) and config["classes"] == ["cat", "dog"]
     assert "-schedule_0.5+0.75-augment0" in run.id
     assert config["provenance"]["threads"] == 1 and config["provenance"]["capability"] and config["provenance"]["cpu"]
+
+
+def test_a_checked_file_is_intact_or_not_however_it_is_read(tmp_path):
+    file, content = tmp_path / "a.pt", bytes(range(256)) * 10
+    files.write_checked(file, content)
+    assert files.is_intact(file) and files.read_checked(file) == content
+    for damage in (content[:7], file.read_bytes()[:-1], b"", b"\n", file.read_bytes() + b"x"):
+        file.write_bytes(damage)
+        assert not files.is_intact(file) and files.read_checked(file) is None
+    file.unlink()
+    assert not files.is_intact(file) and files.read_checked(file) is None
 
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path):

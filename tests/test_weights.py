@@ -35,6 +35,42 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path):
         Network("resnet18", 512, str(file))
 
 
+def test_half_precision_is_converted_on_loading(tmp_path):
+    reference = torchvision.models.resnet18().state_dict()
+    half = {name: value.half() if value.is_floating_point() else value for name, value in reference.items()}
+    torch.save(half, tmp_path / "half.pt")
+    net = Network("resnet18", 512, str(tmp_path / "half.pt"))
+    assert {value.dtype for value in net.parameters()} == {torch.float32}
+    assert torch.equal(net.backbone.layer4[0].conv1.weight, half["layer4.0.conv1.weight"].float())
+    assert {value.dtype for value in pretrained.load_weights("resnet18", str(tmp_path / "half.pt")).values()} == {
+        *(torch.float32, torch.int64)
+    }
+
+
+class Evil:
+    def __reduce__(self):
+        return print, ("pwned",)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda state: [*state.values()], "not a state dict of resnet18, but a list"),
+        (lambda state: state | {"conv1.weight": torch.zeros(64, 3, 3, 3)}, "see its entry 'conv1.weight'"),
+        (lambda state: state | {"conv1.weight": 7}, "see its entry 'conv1.weight'"),
+        (lambda state: state | {"conv1.weight": state["conv1.weight"].to(torch.int8)}, "see its entry 'conv1.weight'"),
+        (lambda state: {name: value for name, value in state.items() if name != "fc.bias"}, "see its entry 'fc.bias'"),
+        (lambda state: state | {"fc.bias": Evil()}, "it is not a file of tensors alone"),
+    ],
+)
+def test_weights_of_another_kind_are_one_sentence(tmp_path, change, said, capsys):
+    torch.save(change(torchvision.models.resnet18().state_dict()), tmp_path / "w.pt")
+    with pytest.raises(UserError) as error:
+        Network("resnet18", 512, str(tmp_path / "w.pt"))
+    assert said in str(error.value) and "\n" not in str(error.value) and "pwned" not in capsys.readouterr().out
+    assert "weights_only" not in str(error.value)  # torch advises to switch the check off
+
+
 def test_missing_imagenet_weights_say_which_file_goes_where(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     monkeypatch.setattr(torch.hub, "download_url_to_file", lambda *a, **k: (_ for _ in ()).throw(OSError("no network")))

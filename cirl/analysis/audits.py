@@ -1,11 +1,11 @@
 r"""What the paper's claims rest on: the measures of the audits, one short function each.
 
 code        meaning
-r, y        representations, (n, N), and what is to be read from them, (n,)
+r, y        representations, (n, N), and labels, (n,)
 r_o, r_a    representations of images, and of the same images with other amplitudes (Eqs. 4-6)
 W, b        weights and bias of the classifier h1, (classes, N) and (classes,)
 
-Those of the true intervention, which is possible on `tiny` alone, are in `properties`.
+The measures of the true intervention, which is possible on `tiny` alone, are in `properties`.
 """
 
 from collections.abc import Iterable
@@ -18,15 +18,16 @@ from scipy.stats import spearmanr
 
 from cirl import fourier, losses, metrics
 from cirl.analysis.properties import live
-from cirl.data.batches import Loaders
+from cirl.data.batches import Loaders, loaders
 from cirl.methods.base import Method
+from cirl.run.checkpoint import load_model
 from cirl.run.config import Run
 from cirl.run.folder import folder, is_finished
 from cirl.study import records
 
 
 def with_weights(rows: dict[str, list[Run]]) -> tuple[pd.DataFrame, list[tuple[str, Run]]]:
-    """The records of an item's runs whose weights are at hand, and these runs with their rows; the rest is missing."""
+    """The records of an item's runs that have weights, and these runs with their rows; the others count as missing."""
     pairs = records.pairs(rows)
     ready = [(row, run) for row, run in pairs if (folder(run) / "model.pt").exists() and is_finished(run)]
     table = records.load_runs({row: [run for its, run in ready if its == row] for row in rows})
@@ -52,6 +53,30 @@ def views(method: Method, data: Loaders, part: str = "source_val") -> tuple[np.n
 # recipes
 
 
+def inside(rows: dict[str, list[Run]], rule: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The records of an item's runs, and a row per run: accuracy, diagonal and off-diagonal of C, and from the weights
+    (NaN without them) the number of live dimensions and how well the mask follows the masker's logits."""
+    found = records.load_runs(rows, rule)
+    kept = ["row", "seed", "recipe", "accuracy", "source_val", "invariance", "independence"]
+    numbers = found.reindex(columns=kept).rename(columns={"invariance": "diagonal"})
+    sizes = found["dim"].astype(float)
+    numbers["off-diagonal"] = np.sqrt(numbers["independence"].astype(float) / (sizes * (sizes - 1)))
+    measured = {}
+    for row, run in with_weights(rows)[1]:
+        data = loaders(run)
+        method = load_model(run, len(data.classes))
+        r_o = views(method, data)[0]
+        measured[row, run.seed] = len(live(r_o)), mask_follows_logits(method, r_o)
+    seen = [measured.get(key, (np.nan, np.nan)) for key in zip(numbers["row"], numbers["seed"], strict=True)]
+    numbers[["live", "mask"]] = np.array(seen, dtype=float).reshape(-1, 2)
+    return found, numbers
+
+
+def chance(run: Run) -> float:
+    """The accuracy of guessing, in per cent."""
+    return 100 / len(loaders(run).classes)
+
+
 @torch.inference_mode()
 def mask_follows_logits(method: Method, r: np.ndarray, masks: int = 20, images: int = 100) -> float:
     """Rank correlation over dimensions of the masker's logits and the mean of several masks, averaged over images."""
@@ -73,12 +98,12 @@ def best_diagonal(N: int, B: int, weight: float) -> float:
 
 
 def off_diagonal_weight(loss: str, N: int) -> float:
-    """What an off-diagonal element of C weighs against a diagonal one in a form of L_Fac."""
+    """The weight of an off-diagonal element of C relative to a diagonal one in a form of L_Fac."""
     return {"frobenius": 1.0, "barlow": 0.005, "released": 0.005 / (N - 1)}[loss]
 
 
 def found_diagonal(N: int, B: int, loss: str, steps: int = 1000, seed: int = 0) -> float:
-    """The mean diagonal that gradient descent on free representations ends with, by the project's own losses."""
+    """The mean diagonal that gradient descent on free representations reaches, with the losses of `cirl.losses`."""
     generator = torch.Generator().manual_seed(seed)
     r_o = torch.randn(B, N, generator=generator)
     r_a = r_o + 0.5 * torch.randn(B, N, generator=generator)

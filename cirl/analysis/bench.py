@@ -1,6 +1,6 @@
-"""What the benchmark compares: our way, and the long way of the released code written anew.
+"""What the benchmark compares: our implementation, and the procedure of the released code.
 
-Each `*_ways` is a dict from the name of a way to a function that goes it once; `compare` takes the time."""
+Each `*_ways` is a dict from the name of an implementation to a zero-argument callable; `compare` takes the time."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ from cirl.run.config import Run, settings
 
 
 def compare(ways: dict[str, Callable[[], object]], repetitions: int) -> pd.DataFrame:
-    """Seconds of each way of doing a thing, turn by turn so that a busy machine is busy for all of them."""
+    """Seconds of each implementation, alternating, so that load on the machine affects all of them."""
     rows = []
     for repetition in range(repetitions + 1):
         for way, do in ways.items():
@@ -60,7 +60,7 @@ def step_ways(backbone: str, size: int, count: int) -> dict[str, Callable[[], ob
 
 
 def step_parts(backbone: str, size: int, count: int, repetitions: int) -> pd.DataFrame:
-    """Seconds of the parts of a CIRL step, one after the other as `CIRL.update` does them; the encoder's are one."""
+    """Seconds of the parts of a CIRL step in the order of `CIRL.update`; those of the encoder are added up."""
     run = Run(backbone=backbone, image_size=size, lr=1e-4, recipe="released+head_lr=1+draws=independent")
     method, rows = CIRL(run, 10), []
     x, y, d = torch.rand(count, 3, size, size), torch.arange(count) % 10, torch.arange(count) % 3
@@ -114,7 +114,7 @@ def growth_ways() -> dict[str, Callable[[], object]]:
 
 
 def mask_memory(B: int, N: int, k: int) -> dict[str, float]:
-    """Peak memory of each way to a mask and its gradient beyond what was held before, in MB; a fresh process each."""
+    """Peak memory that a mask and its gradient add, in MB, by implementation; a fresh process each."""
     line = "from cirl.analysis import bench; print(bench.peak_of_mask({!r}, {}, {}, {}))"
     peaks = {}
     for way in mask_ways(2, 2, 1):
@@ -124,7 +124,7 @@ def mask_memory(B: int, N: int, k: int) -> dict[str, float]:
 
 
 def peak_of_mask(way: str, B: int, N: int, k: int) -> float:
-    """Peak memory of one way in this process, in MB."""
+    """Peak memory that one implementation adds in this process, in MB."""
     torch.set_num_threads(1)
     mask_ways(2, 2, 1)[way]()  # loads what it needs
     do, process, peak, over = mask_ways(B, N, k)[way], psutil.Process(), [0], threading.Event()
@@ -170,10 +170,10 @@ def loading_ways(dataset: str, size: int, count: int = 64) -> dict[str, Callable
     def decoded():
         images = np.stack([cache.decode(folder / index["path"][row], size) for row in rows])
         fresh = batches.ImageTable(images, table.labels[rows], table.domains[rows], table.transform)
-        return [*batches.batches_of(fresh, parts, seeds, cpu, 0)]
+        return [*batches.Stream(fresh, cpu, 0).batches(parts, seeds)]
 
     return {
-        "from the cache": lambda: [*batches.batches_of(table, [rows[part] for part in parts], seeds, cpu, 0)],
+        "from the cache": lambda: [*batches.Stream(table, cpu, 0).batches([rows[part] for part in parts], seeds)],
         "from the cache, not augmented": lambda: [table.images[rows[part]] for part in parts],
         "decoded from files": decoded,
         "decoded, not augmented": lambda: [cache.decode(folder / index["path"][row], size) for row in rows],
@@ -212,7 +212,7 @@ def mix_one_by_one(x: np.ndarray, x_prime: np.ndarray, lam: np.ndarray) -> np.nd
 
 
 def encoder_step(method: CIRL, images: Tensor, y: Tensor) -> None:
-    """What no method can do without: one pass of the encoder forward and back, one step."""
+    """The least that any method does: one pass of the encoder forward and back, one step."""
     method.step(method.optimizers[0], cross_entropy(method.predict(images), y), 0)
 
 

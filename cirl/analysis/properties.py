@@ -5,7 +5,7 @@ R       representations of the same shapes under every domain's style, (shapes, 
 r, y    representations, (n, N), and what is to be read from them, (n,)
 W       weights of the classifier h1, (classes, N)
 
-A dimension that does not change ("dead") has no correlation: it is left out, or its own value is nan.
+A dimension that does not change ("dead") has no correlation: it is left out, or its value is NaN.
 """
 
 from itertools import permutations
@@ -112,7 +112,7 @@ def strength(r: np.ndarray, W: np.ndarray) -> np.ndarray:
 
 
 def inferior_half(r: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """The half of the dimensions through which h1 says least."""
+    """The half of the dimensions with the least strength."""
     return np.sort(np.argsort(strength(r, W), kind="stable")[: r.shape[1] // 2])
 
 
@@ -129,7 +129,7 @@ def linear_dependence(r: np.ndarray) -> float:
 def distance_dependence(r: np.ndarray, sample: int = 300, seed: int = 0) -> float:
     """Mean squared distance correlation of two different live dimensions, on a sample of images.
 
-    It feels any dependence, linear or not; unbiased (Szekely and Rizzo 2014): independence gives 0 on average."""
+    It detects any dependence, linear or not; unbiased (Szekely and Rizzo 2014): independence gives 0 on average."""
     rows = np.random.default_rng(seed).permutation(len(r))[:sample]
     r = r[rows]
     if len(live(r)) < 2:

@@ -1,17 +1,18 @@
 """Leave one domain out: from a run to the batches of its source domains, augmented, and the images to evaluate on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from cirl.data.augment import JITTER, augmentation, colour_jitter
 from cirl.data.cache import pixels
 from cirl.data.layouts import index
-from cirl.errors import refuse
+from cirl.errors import invalid
 from cirl.run.config import Run
 
 
@@ -64,7 +65,16 @@ class Loaders:
             rows = np.concatenate([rng.permutation(self.parts["train"]) for _ in range(choices.originals)])
             size *= choices.originals
             batches = [rows[i * size : (i + 1) * size] for i in range(self.steps)]
-        return batches_of(self.table, batches, rng.integers(2**62, size=self.steps), self.device, self.workers)
+        return self._training.batches(batches, rng.integers(2**62, size=self.steps))
+
+    @cached_property
+    def _training(self):
+        return Stream(self.table, self.device, self.workers)
+
+    @cached_property
+    def _evaluation(self):
+        table = ImageTable(self.table.images, self.table.labels, self.table.domains, transform=None)
+        return Stream(table, self.device, self.workers)
 
     def partners(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """For each row a training image that lends its amplitude: a domain first, then an image of it (Table 9).
@@ -90,20 +100,35 @@ class Loaders:
     def evaluation(self, part: str, size: int = 128) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """The images of a part, each once, not augmented, in a fixed order in which the domains are mixed."""
         rows = np.random.default_rng(0).permutation(self.parts[part])
-        plain = ImageTable(self.table.images, self.table.labels, self.table.domains, transform=None)
         batches = [rows[i : i + size] for i in range(0, len(rows), size)]
-        return batches_of(plain, batches, np.zeros(len(batches), int), self.device, self.workers)
+        return self._evaluation.batches(batches, np.zeros(len(batches), int))
 
 
-def batches_of(
-    table: ImageTable, batches: list[np.ndarray], seeds: np.ndarray, device: torch.device, workers: int
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Batches of rows as x in [0, 1], y, d on the device; each batch's augmentation follows from its seed."""
-    sampler = list(zip(seeds.tolist(), batches, strict=True))
-    pinned = device.type == "cuda"
-    loader = DataLoader(table, None, sampler=sampler, num_workers=workers, pin_memory=pinned)
-    for batch, seed in zip(loader, seeds.tolist(), strict=True):
-        yield on_device(batch, seed, device, jitter=table.transform is not None)
+class Plan(Sampler):
+    """The batches to come, each its seed and its rows."""
+
+    batches: Sequence[tuple[int, np.ndarray]] = ()
+
+    def __iter__(self):
+        return iter(self.batches)
+
+    def __len__(self):
+        return len(self.batches)
+
+
+class Stream:
+    """A table's batches on the device. The workers that load them live as long as the stream."""
+
+    def __init__(self, table: ImageTable, device: torch.device, workers: int):
+        self.table, self.device, self.plan = table, device, Plan()
+        options = dict(num_workers=workers, persistent_workers=workers > 0, pin_memory=device.type == "cuda")
+        self.loader = DataLoader(table, None, sampler=self.plan, **options)
+
+    def batches(self, batches: list[np.ndarray], seeds: np.ndarray) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Batches of rows as x in [0, 1], y, d; each batch's augmentation follows from its seed."""
+        self.plan.batches = [*zip(seeds.tolist(), batches, strict=True)]
+        for batch, seed in zip(self.loader, seeds.tolist(), strict=True):
+            yield on_device(batch, seed, self.device, jitter=self.table.transform is not None)
 
 
 def on_device(
@@ -127,7 +152,7 @@ def loaders(run: Run, device: torch.device | str = "cpu", workers: int = 0) -> L
         "target": np.flatnonzero(~source),
     }
     if run.batch_size > len(parts["train"]):
-        raise refuse("batch_size", run.batch_size, f"at most the {len(parts['train'])} training images of the sources")
+        raise invalid("batch_size", run.batch_size, f"at most the {len(parts['train'])} training images of the sources")
     transform = augmentation(run.image_size) if run.augment else None
     images = ImageTable(images, table["label"].to_numpy(np.int64), domain, transform)
     return Loaders(run, images, parts, table.attrs["classes"], torch.device(device), workers)

@@ -1,4 +1,4 @@
-"""The four benchmarks: what they are, whose terms hold, where they come from and how many images they have."""
+"""The four benchmarks: what they are, their terms of use, their sources and their numbers of images."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ DOMAINNET = "http://csr.bu.edu/ftp/visda/2019/multi-source/"
 
 @dataclass(frozen=True)
 class Archive:
-    """A file that is fetched into `data/raw` and unpacked; mirrors are tried in their order."""
+    """A file that is fetched into `data/raw` and unpacked; mirrors are tried in order."""
 
     name: str
     mirrors: tuple[str, ...]
@@ -17,6 +17,8 @@ class Archive:
 
 @dataclass(frozen=True)
 class Dataset:
+    """A benchmark as `01_data` describes, fetches and checks it."""
+
     title: str
     what: str
     size: str
@@ -105,7 +107,7 @@ DATASETS = {
     ),
 }
 
-NOTES = {  # what must be said of data of this digest wherever its numbers stand
+NOTES = {  # data digest -> what is shown with every number from these data
     "aa7e47e804f9c2ce": "Digits-DG rebuilt by its protocol: other random draws than the paper's, SVHN cropped from the "
     "photographs, and SYN re-made, not the original files; single numbers can differ by a few points for that alone.",
 }

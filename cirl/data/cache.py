@@ -1,4 +1,11 @@
-"""Images are decoded once into `data/cache` (uint8, memory-mapped) and from then on read from there."""
+"""Images are decoded once into `data/cache` (uint8, memory-mapped) and read from there afterwards.
+
+A cache ends with the digest of its pixels. A small file beside it holds its identity (size, times, inode) when it was
+written or last read in full. While the identity is the same, the cache is not read in full again. Every write through
+the file system moves the change time, which no program can set back: a cache that was damaged so is found when it is
+opened, before it is trained on, and decoded again. Damage that moves no time, as by a failing disk, is found by
+`01_data`, which reads all caches of a data set in full.
+"""
 
 import hashlib
 import json
@@ -6,42 +13,32 @@ import os
 import platform
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from filelock import FileLock
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps
 from tqdm.auto import tqdm
 
 from cirl import paths
 from cirl.data import tiny
 from cirl.data.layouts import root
 from cirl.errors import UserError, reason
+from cirl.run.files import read_json, write
 
-LARGEST = 50_000_000  # pixels of an image file; what is larger was made to exhaust the memory
+FORMATS = ("JPEG", "PNG")  # whatever a file is called: other decoders may start programs, as that of EPS does
+LARGEST = 50_000_000  # pixels; a larger image file was made to exhaust the memory
+DIGEST = 16  # hex digits at the end of a cache
 
 
 def pixels(dataset: str, table: pd.DataFrame, size: int) -> np.ndarray:
-    """All images of the index, (n, size, size, 3) uint8, memory-mapped; decoded on the first call.
-
-    Of several processes that want the same cache, one decodes and the others wait for it."""
-    name = dataset if dataset.isidentifier() else "folder"
-    file = paths.CACHE / f"{name}-{size}-{_digest(dataset, table, size)}.npy"
+    """All images of the index, (n, size, size, 3) uint8, memory-mapped; decoded on the first call."""
+    file = paths.CACHE / f"{_stem(dataset)}-{size}-{_digest(dataset, table, size)}.npy"
     try:
-        if not _is_whole(file):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(file.with_suffix(".lock")) as lock:
-                try:
-                    if not _is_whole(file):
-                        if file.exists():
-                            warnings.warn(
-                                f"The cache {file} is damaged (its checksum does not hold); it is made anew.",
-                                stacklevel=2,
-                            )
-                        _decode_all(dataset, table, size, file)
-                finally:
-                    Path(lock.lock_file).unlink(missing_ok=True)  # at worst a third process decodes as well
+        if not is_intact(file):
+            _decode_once(dataset, table, size, file)
         return np.load(file, mmap_mode="r")
     except OSError as error:
         raise UserError(
@@ -49,15 +46,49 @@ def pixels(dataset: str, table: pd.DataFrame, size: int) -> np.ndarray:
         ) from None
 
 
-def _is_whole(file):
-    """Whether the cache is there and its last bytes are the digest of its pixels."""
+def caches(dataset: str) -> list[Path]:
+    """The caches of a data set, one per image size and version of its files; those of all folders share a name."""
+    return sorted(paths.CACHE.glob(f"{_stem(dataset)}-*.npy"))
+
+
+def is_intact(file: Path, in_full: bool = False) -> bool:
+    """Whether a cache holds the pixels that were written; read in full if asked, or if its identity has changed."""
     try:
-        with open(file, "rb") as cache:
-            cache.seek(-16, os.SEEK_END)
-            written = cache.read()
-        return content_digest(np.load(file, mmap_mode="r")).encode() == written
+        identity = _identity(file)
+        if not in_full and _known_identity(file) == identity:
+            return True
+        intact = content_digest(np.load(file, mmap_mode="r")) == identity["digest"]
     except (OSError, ValueError):
         return False
+    with suppress(OSError, UserError):  # in a folder that may not be written, a cache is read in full each time
+        write(_beside(file), json.dumps(identity)) if intact else _beside(file).unlink(missing_ok=True)
+    return intact
+
+
+def _beside(file):
+    return file.with_suffix(".json")
+
+
+def _known_identity(file):
+    """The identity at the last check in full; None if there was none."""
+    try:
+        return read_json(_beside(file))
+    except (OSError, UserError):
+        return None
+
+
+def _identity(file):
+    """What changes when a file is written to, replaced or copied, with the digest at its end."""
+    with open(file, "rb") as cache:
+        cache.seek(-DIGEST, os.SEEK_END)
+        digest, known = cache.read().decode("ascii", "replace"), os.fstat(cache.fileno())
+    times = {"mtime_ns": known.st_mtime_ns, "ctime_ns": known.st_ctime_ns}
+    return {"digest": digest, "size": known.st_size, "inode": known.st_ino, **times}
+
+
+def data_digest(images: np.ndarray) -> str:
+    """The digest of the pixels of an open cache, as checked when it was opened."""
+    return _identity(images.filename)["digest"]
 
 
 def content_digest(images: np.ndarray) -> str:
@@ -65,7 +96,11 @@ def content_digest(images: np.ndarray) -> str:
     digest = hashlib.sha256()
     for start in range(0, len(images), 256):
         digest.update(np.ascontiguousarray(images[start : start + 256]))
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:DIGEST]
+
+
+def _stem(dataset):
+    return dataset if dataset.isidentifier() else "folder"
 
 
 def _digest(dataset, table, size):
@@ -74,18 +109,44 @@ def _digest(dataset, table, size):
         what = Path(tiny.__file__).read_bytes()
     else:
         folder = root(dataset)
-        stats = [(path, (folder / path).stat()) for path in table["path"]]
+        stats = [(path, _stat(folder / path)) for path in table["path"]]
         what = json.dumps([str(folder.resolve()), [(p, s.st_size, s.st_mtime_ns) for p, s in stats]]).encode()
-    return hashlib.sha256(what + str(size).encode()).hexdigest()[:16]
+        what += b"upright" if _is_own(dataset) else b""
+    return hashlib.sha256(what + str(size).encode()).hexdigest()[:DIGEST]
+
+
+def _stat(file):
+    try:
+        return file.stat()
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({reason(error)}); remove or replace it.") from None
+
+
+def _is_own(dataset):
+    return dataset.startswith("folder:")
+
+
+def _decode_once(dataset, table, size, file):
+    """Of several processes that want the same cache, one decodes and the others wait for it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_suffix(".lock")) as lock:
+        try:
+            if not is_intact(file):
+                if file.exists():
+                    warnings.warn(f"The cache {file} is damaged (wrong checksum); decoding it again.", stacklevel=4)
+                _decode_all(dataset, table, size, file)
+                write(_beside(file), json.dumps(_identity(file)))
+        finally:
+            Path(lock.lock_file).unlink(missing_ok=True)  # at worst a third process decodes as well
 
 
 def _decode_all(dataset, table, size, file):
-    """Write the cache image by image, in bounded memory, under another name until it is whole.
+    """Write the cache image by image, in bounded memory, under a temporary name until it is complete.
 
-    Plain writes, not a memory map: a full disk is then an error that can be told and not the end of the process."""
+    Plain writes, not a memory map: a full disk then raises OSError instead of killing the process."""
     unfinished = file.with_suffix(f".{platform.node()}.{os.getpid()}.tmp")
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(table), size, size, 3)}
-    for leftover in file.parent.glob(f"{file.stem}.*.tmp"):  # of a process that was killed while it wrote
+    for leftover in file.parent.glob(f"{file.stem}.*.tmp"):  # of a process that was killed while writing
         leftover.unlink(missing_ok=True)
     rows = list(table.itertuples(index=False))
     digest = hashlib.sha256()
@@ -98,7 +159,7 @@ def _decode_all(dataset, table, size, file):
                     out.write(np.ascontiguousarray(image))
                     digest.update(np.ascontiguousarray(image))
                     progress.update()
-            out.write(digest.hexdigest()[:16].encode())
+            out.write(digest.hexdigest()[:DIGEST].encode())
         os.replace(unfinished, file)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -106,20 +167,30 @@ def _decode_all(dataset, table, size, file):
 
 def _image(dataset, row, size):
     if dataset == "tiny":
-        return _resized(Image.fromarray(tiny.render(row.shape, row.style)), size)
-    return decode(root(dataset) / row.path, size)
+        return resized(Image.fromarray(tiny.render(row.shape, row.style)), size)
+    return decode(root(dataset) / row.path, size, upright=_is_own(dataset))
 
 
-def decode(path: Path, size: int) -> np.ndarray:
-    """An image file as RGB, (size, size, 3) uint8."""
+def decode(path: Path, size: int, upright: bool = True) -> np.ndarray:
+    """A JPEG or PNG file as RGB, (size, size, 3) uint8; `upright` turns it as its EXIF data say.
+
+    The benchmarks are read without turning, as the released code reads them."""
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > LARGEST:
                 raise OSError(f"{image.width} x {image.height} pixels, more than {LARGEST:,}")
-            return _resized(image.convert("RGB"), size)
-    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} cannot be read as an image ({error}); remove or replace it.") from None
+            return resized(_as_rgb(ImageOps.exif_transpose(image) if upright else image), size)
+    except Exception as error:  # a decoder may raise anything on a file that was made to break it
+        raise UserError(f"{path} cannot be read as an image ({reason(error)}); remove or replace it.") from None
 
 
-def _resized(image, size):
+def _as_rgb(image):
+    """RGB with 8 bits; 16 bits of grey are scaled, which Pillow would clip."""
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.asarray(image) / 257).round().clip(0, 255).astype(np.uint8))
+    return image.convert("RGB")
+
+
+def resized(image: Image.Image, size: int) -> np.ndarray:
+    """An image as (size, size, channels) uint8; its aspect ratio is not kept."""
     return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR) if image.size != (size, size) else image)

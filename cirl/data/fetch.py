@@ -1,4 +1,4 @@
-"""Fetch a benchmark: download what is missing, unpack it safely, count what is there. Used by `01_data` alone."""
+"""Fetch a benchmark: download what is missing, unpack it safely, count its images. Used by `01_data` alone."""
 
 import hashlib
 import lzma
@@ -18,22 +18,32 @@ from tqdm.auto import tqdm
 
 from cirl import paths
 from cirl.data.benchmarks import DATASETS, Archive
+from cirl.data.cache import FORMATS
 from cirl.data.layouts import INSIDE, index, plain, root
 from cirl.data.pretrained import sha256
-from cirl.errors import UserError, reason, refuse
+from cirl.errors import UserError, invalid, reason
 from cirl.run.config import settings
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz")
-DAMAGED = (zipfile.BadZipFile, tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError)
+DAMAGED = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    EOFError,
+    lzma.LZMAError,
+    zlib.error,
+    OSError,
+    RuntimeError,  # zipfile: encrypted, or (NotImplementedError) an unknown compression
+)
 KEPT = {"splits", "splits_mini", *filter(None, INSIDE)}  # folders that belong to a layout, beside the domains
+SMALL, RATIO = 100_000_000, 20  # bytes that any archive may unpack to; larger ones to RATIO times their size
 
 
 def fetch(dataset: str, from_network: bool = True) -> Path:
-    """Bring a benchmark to `data/raw/<dataset>`: archives that lie in `data/raw` are used, others downloaded."""
+    """Bring a benchmark to `data/raw/<dataset>`: archives in `data/raw` are used, others downloaded."""
     if dataset not in DATASETS:
-        raise refuse("dataset", dataset, DATASETS)
+        raise invalid("dataset", dataset, DATASETS)
     folder, wanted = paths.RAW / dataset, missing(dataset)
-    files = {archive: at_hand(dataset, archive) for archive in wanted}
+    files = {archive: local_archive(dataset, archive) for archive in wanted}
     absent = [archive for archive in wanted if files[archive] is None]
     if absent and not from_network:
         how = "; ".join(by_hand(archive.mirrors, paths.RAW / archive.name) for archive in absent)
@@ -45,7 +55,7 @@ def fetch(dataset: str, from_network: bool = True) -> Path:
 
 
 def missing(dataset: str) -> list[Archive]:
-    """The archives that are still needed: all of an incomplete data set, or those whose folder is not there."""
+    """The archives that are still needed: all of an incomplete data set, or those whose folder is missing."""
     archives, folder = DATASETS[dataset].archives, paths.RAW / dataset
     if len(archives) == 1:
         return [*archives] if problem(dataset) else []
@@ -53,7 +63,7 @@ def missing(dataset: str) -> list[Archive]:
 
 
 def problem(dataset: str) -> str | None:
-    """What the index says of the folder; nothing where it is whole."""
+    """What is wrong with the folder; None if it can be indexed."""
     try:
         index(dataset)
     except UserError as error:
@@ -61,7 +71,7 @@ def problem(dataset: str) -> str | None:
     return None
 
 
-def at_hand(dataset: str, archive: Archive) -> Path | None:
+def local_archive(dataset: str, archive: Archive) -> Path | None:
     """An archive that the user has put into `data/raw`, under its own name or that of the data set."""
     stems = {archive.name.removesuffix(".zip").lower()}
     stems |= {dataset} if len(DATASETS[dataset].archives) == 1 else set()
@@ -73,11 +83,11 @@ def at_hand(dataset: str, archive: Archive) -> Path | None:
 
 
 def download(mirrors: tuple[str, ...], file: Path, sha: str | None = None) -> Path:
-    """The first mirror that answers; an interrupted download goes on where it stopped."""
+    """Download from the first mirror that answers; an interrupted download is resumed."""
     file.parent.mkdir(parents=True, exist_ok=True)
     reasons = []
     for number, url in enumerate(mirrors):
-        part = file.with_name(f"{file.stem}.mirror{number}{file.suffix}")  # bytes of two mirrors never meet
+        part = file.with_name(f"{file.stem}.mirror{number}{file.suffix}")  # never mix the bytes of two mirrors
         try:
             gdown.download(url, str(part), resume=True, retries=2, use_cookies=False)
             if not is_archive(part):
@@ -97,14 +107,14 @@ def download(mirrors: tuple[str, ...], file: Path, sha: str | None = None) -> Pa
 
 
 def by_hand(mirrors: tuple[str, ...], file: Path) -> str:
-    """Exactly which file goes where."""
+    """Which file to get from where, and where to put it."""
     return f"get {file.name} in a browser from {' or '.join(mirrors)}, put it at {file}"
 
 
 def check(file: Path, sha: str | None) -> None:
-    """Hold a file to its published checksum."""
+    """Compare a file with its published checksum."""
     if sha and sha256(file) != sha:
-        raise UserError(f"{file} has not the published SHA-256 ({sha}); delete it and fetch it again.")
+        raise UserError(f"{file} does not have the published SHA-256 ({sha}); delete it and fetch it again.")
 
 
 def is_archive(file: Path) -> bool:
@@ -112,9 +122,9 @@ def is_archive(file: Path) -> bool:
 
 
 def unpack(file: Path, folder: Path, kept: set[str]) -> None:
-    """Unpack beside `folder`, then move what is not yet there into it, each domain as a whole.
+    """Unpack beside `folder`, then move into it what it lacks, each domain as a whole.
 
-    Only plain files inside the target are accepted; one path that climbs out, or a link, and nothing is unpacked."""
+    Only plain files inside the target are accepted: a path that leads out of it, or a link, and nothing is unpacked."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.unpacking.", dir=folder.parent) as place:
         try:
@@ -136,19 +146,32 @@ def _extract(file, place):
             members = [info for info in archive.infolist() if not info.is_dir()]
             plain = [(info.filename, (info.external_attr >> 16) & 0o170000 in (0, 0o100000)) for info in members]
             _refuse_unsafe(file, plain)
-            for info in tqdm(members, f"unpacking {file.name}", unit="file", leave=False, disable=None):
-                archive.extract(info, place)
+            _refuse_bomb(file, sum(info.file_size for info in members))
+            archive.extractall(place, _progress(file, members))
         return
     with tarfile.open(file) as archive:
         members = [info for info in archive.getmembers() if not info.isdir()]
         _refuse_unsafe(file, [(info.name, info.isfile()) for info in members])
-        for info in tqdm(members, f"unpacking {file.name}", unit="file", leave=False, disable=None):
-            target = place / info.name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with archive.extractfile(info) as inside, open(target, "wb") as out:
-                shutil.copyfileobj(inside, out)
-        while archive.fileobj.read(1 << 20):  # to the end, where a compressed stream keeps its checksum
+        _refuse_bomb(file, sum(info.size for info in members))
+        archive.extractall(place, _progress(file, members), filter="data")
+        while archive.fileobj.read(1 << 20):  # to the end, where a compressed stream has its checksum
             pass
+
+
+def _progress(file, members):
+    return tqdm(members, f"unpacking {file.name}", unit="file", leave=False, disable=None)
+
+
+def _refuse_bomb(file, total):
+    """Images hardly compress: an archive that grows many times was not made of them."""
+    packed, free = file.stat().st_size, shutil.disk_usage(file.parent).free
+    if total > max(SMALL, RATIO * packed):
+        raise UserError(
+            f"{file} ({packed / 1e6:.0f} MB) would unpack to {total / 1e9:.1f} GB, far more than images do; nothing "
+            "was unpacked. If that is right, unpack it yourself."
+        )
+    if total > free:
+        raise UserError(f"{file} unpacks to {total / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; free space first.")
 
 
 def _refuse_unsafe(file, members):
@@ -171,7 +194,7 @@ def _inner(place, kept):
 
 
 def counts(dataset: str) -> pd.DataFrame:
-    """Per domain: images, train, val, what is published, and whether numbers and contents agree with it."""
+    """Per domain: images, train, val, the published number, and whether numbers and contents agree with it."""
     table, known = index(dataset), DATASETS.get(dataset)
     table.attrs = {}
     rows = []
@@ -187,17 +210,17 @@ def counts(dataset: str) -> pd.DataFrame:
 
 
 def _content(dataset, own, known, domain):
-    said = known.sums.get(domain) if known else None
-    return "–" if said is None else "✓" if content_sum(root(dataset), own["path"]) == said else "✗"
+    published = known.sums.get(domain) if known else None
+    return "–" if published is None else "✓" if content_sum(root(dataset), own["path"]) == published else "✗"
 
 
 def content_sum(folder: Path, files: Iterable[str]) -> str:
-    """A checksum of images that does not feel how a PNG was compressed: bytes of JPEG files, pixels of PNG files."""
+    """A checksum of images, the same however a PNG is compressed: bytes of JPEG files, pixels of PNG files."""
     digest = hashlib.sha256()
     for path in sorted(files, key=lambda path: path.split("/")[-3:]):
         digest.update("/".join(path.split("/")[-3:]).encode())
         if path.lower().endswith(".png"):
-            with Image.open(folder / path) as image:
+            with Image.open(folder / path, formats=FORMATS) as image:
                 digest.update(image.convert("RGB").tobytes())
         else:
             digest.update((folder / path).read_bytes())

@@ -7,44 +7,53 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from cirl import paths
 from cirl.errors import UserError, reason
 
 
 def load_weights(backbone: str, weights: str) -> dict[str, Tensor]:
-    """The state dict of torchvision's ResNet that `weights` (imagenet, or a path) stands for."""
+    """The state dict of torchvision's ResNet that `weights` (imagenet, or a path) names, in its own types."""
     file = weights_file(backbone, weights)
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise UserError(f"weights={weights!r} cannot be read as a state-dict file ({reason(error)}).") from None
+    except Exception:  # torch's own message advises to load the file without this check
+        raise UserError(
+            f"weights={weights!r} cannot be read: it is not a file of tensors alone by torch.save."
+        ) from None
     reference = resnet_of_torchvision(backbone).state_dict()
     if not isinstance(state, dict):
         raise UserError(f"weights={weights!r} is not a state dict of {backbone}, but a {type(state).__name__}.")
-    wrong = [key for key, value in reference.items() if getattr(state.get(key), "shape", None) != value.shape]
+    wrong = [key for key, value in reference.items() if not _is_alike(state.get(key), value)]
     wrong += [key for key in state if key not in reference]
     if wrong:
         raise UserError(f"weights={weights!r} is not a state dict of {backbone}: see its entry {wrong[0]!r}.")
-    return state
+    return {key: state[key].to(value.dtype) for key, value in reference.items()}
+
+
+def _is_alike(value, reference):
+    """Whether a tensor has the shape and kind of another; half precision is as good as single."""
+    kinds = isinstance(value, Tensor) and value.is_floating_point() == reference.is_floating_point()
+    return kinds and value.shape == reference.shape
 
 
 def weights_file(backbone: str, weights: str) -> Path:
-    """The file of the weights, fetched into torch.hub's cache if need be, its checksum checked.
+    """The file of the weights, downloaded into torch.hub's cache if missing, with its checksum checked.
 
-    torchvision writes the first digits of the SHA-256 into the file's name; a file of that form is held to it."""
-    file = imagenet_file(backbone) if weights == "imagenet" else Path(weights).expanduser()
+    torchvision writes the first digits of the SHA-256 into the file's name; a file with such a name must match it."""
+    file = imagenet_file(backbone) if weights == "imagenet" else paths.located(weights)
     if not file.is_file():
-        raise UserError(f"weights={weights!r}: there is no file {file}.")
-    said = re.search(r"-([0-9a-f]{8,})\.pth$", file.name)
-    if said and not sha256(file).startswith(said[1]):
+        raise UserError(f"weights={weights!r}: there is no file {str(file)!r}.")
+    stated = re.search(r"-([0-9a-f]{8,})\.pth$", file.name)
+    if stated and not sha256(file).startswith(stated[1]):
         raise UserError(
-            f"weights={weights!r}: {file} is damaged, its SHA-256 does not begin with {said[1]}; "
+            f"weights={weights!r}: {file} is damaged, its SHA-256 does not begin with {stated[1]}; "
             "delete it and try again."
         )
     return file
 
 
 def imagenet_file(backbone: str) -> Path:
-    """torchvision's ImageNet weights in torch.hub's cache, fetched once."""
+    """torchvision's ImageNet weights in torch.hub's cache, downloaded once."""
     url = imagenet_url(backbone)
     file = Path(torch.hub.get_dir()) / "checkpoints" / Path(url).name
     if not file.exists():
@@ -73,7 +82,7 @@ def resnet_of_torchvision(backbone: str) -> nn.Module:
 
 
 def weights_digest(backbone: str, weights: str) -> str | None:
-    """What a run's provenance says of its weights; nothing where it starts from chance."""
+    """The digest of the initial weights for a run's provenance; None if they are random."""
     return None if weights == "none" else sha256(weights_file(backbone, weights))[:16]
 
 

@@ -3,7 +3,7 @@
 method = methods.build(run, classes)
 method.epochs                                      how long the loop goes on
 method.begin_epoch(data, epoch)                    for methods that look at the sources as a whole
-method.update(x, y, d, epoch) -> dict of floats    one step on a batch of the sources
+method.update(x, y, d, epoch) -> dict of detached    one step on a batch of the sources
 method.predict(x) -> logits                        at inference
 method.features(x) -> r                            the representation that the analyses look at
 method.state(), method.restore(state)              everything that a resumed run needs

@@ -10,7 +10,7 @@ equally many images of each domain. Domains with fewer than two images in the ba
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from cirl.methods.base import Method, floats, over_pairs
+from cirl.methods.base import Method, detached, over_pairs
 
 
 class Alignment(Method):
@@ -19,9 +19,9 @@ class Alignment(Method):
     def distance(self, a: Tensor, b: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         r = self.features(x)
         L_cls, L_align = cross_entropy(self.h1(r), y), over_pairs(self.distance, r, d)
         loss = L_cls + self.values["gamma"] * self.ramped(epoch) * L_align
         self.step(self.optimizers[0], loss, epoch)
-        return floats(loss=loss, L_cls=L_cls, L_align=L_align)
+        return detached(loss=loss, L_cls=L_cls, L_align=L_align)

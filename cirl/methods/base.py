@@ -20,10 +20,18 @@ class Method(nn.Module):
         super().__init__()
         torch.manual_seed(run.seed)
         self.run, self.recipe, self.values = run, run.choices, run.values
-        self.encoder = Network(run.backbone, run.dim, run.weights)
+        self.encoder = self.network()
         self.h1 = nn.Linear(run.dim, classes)
         self.optimizers = self.make_optimizers()
-        self.best = None  # weights of the epoch that source validation prefers so far; see runs.checkpoint
+        self.best = None  # weights of the epoch with the best source validation so far; see run/checkpoint.py
+
+    def network(self) -> Network:
+        """A new network of the run's kind."""
+        run = self.run
+        network = Network(run.backbone, run.dim, run.weights, run.precision)
+        if run.compile:
+            network.compile()
+        return network
 
     def make_optimizers(self, *heads: nn.Module) -> list[torch.optim.Optimizer]:
         """One for the encoder, h1 and the heads that a method adds."""
@@ -37,7 +45,7 @@ class Method(nn.Module):
     def begin_epoch(self, data: Loaders, epoch: int) -> None:
         """Called before each epoch, for the methods that look at the sources as a whole."""
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         """One step on images x in [0, 1], labels y and domains d; returns what it minimised, term by term.
 
         `epoch` is the time in epochs: 2.5 is in the middle of the third."""
@@ -113,6 +121,18 @@ class Method(nn.Module):
             optimizer.load_state_dict(saved)
 
 
+class TwoPhases(Method):
+    """A method that prepares for half as many epochs as the run has, before the run's own epochs."""
+
+    @property
+    def first_phase(self) -> int:
+        return max(1, self.run.epochs // 2)
+
+    @property
+    def epochs(self) -> int:
+        return self.first_phase + self.run.epochs
+
+
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -152,6 +172,6 @@ def decay(run: Run, epoch: int) -> float:
     return 0.1 ** sum(epoch + early >= share * run.epochs for share in run.drops)
 
 
-def floats(**terms: Tensor) -> dict[str, float]:
-    """The terms as numbers, brought from the device at once."""
-    return dict(zip(terms, torch.stack([*terms.values()]).tolist(), strict=True))
+def detached(**terms: Tensor) -> dict[str, Tensor]:
+    """The terms without their graph. They stay on the device; `train_epoch` reads them."""
+    return {name: term.detach() for name, term in terms.items()}

@@ -12,18 +12,18 @@ classes for each pair of one class.
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from cirl.methods.base import Method, distances, floats
+from cirl.methods.base import Method, detached, distances
 
 
 class CCSA(Method):
     """Across domains: one class together, different classes a margin apart."""
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         r = self.features(x)
         L_cls, L_pairs = cross_entropy(self.h1(r), y), contrastive(r, y, d, self.values["margin"])
         loss = (1 - self.values["alpha"]) * L_cls + self.values["alpha"] * self.ramped(epoch) * L_pairs
         self.step(self.optimizers[0], loss, epoch)
-        return floats(loss=loss, L_cls=L_cls, L_pairs=L_pairs)
+        return detached(loss=loss, L_cls=L_cls, L_pairs=L_pairs)
 
 
 def contrastive(r: Tensor, y: Tensor, d: Tensor, margin: float) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from cirl import losses
-from cirl.methods.base import Method, floats, ramp
+from cirl.methods.base import Method, detached, ramp
 from cirl.model import Masker
 from cirl.run.config import Run
 
@@ -28,41 +28,35 @@ class CIRL(Method):
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)
         self.C = None  # of the last step, for inspection
+        if run.advm:
+            self.h2 = nn.Linear(run.dim, classes)
+            self.masker = Masker(run.dim, run.k, self.recipe.draws, self.recipe.logits)
+            rate, decays = self.recipe.head_lr, self.recipe.decays == "all"
+            generator = self.sgd((self.encoder, 1.0, True), (self.h1, rate, True), (self.h2, rate, decays))
+            self.optimizers = [generator, self.sgd((self.masker, rate, decays))]
 
-    def make_optimizers(self) -> list[torch.optim.Optimizer]:
-        run, recipe = self.run, self.recipe
-        rate, decays = recipe.head_lr, recipe.decays == "all"
-        parts = [(self.encoder, 1.0, True), (self.h1, rate, True)]
-        if not run.advm:
-            return [self.sgd(*parts)]
-        self.h2 = nn.Linear(run.dim, self.h1.out_features)
-        self.masker = Masker(run.dim, run.k, recipe.draws, recipe.logits)
-        return [self.sgd(*parts, (self.h2, rate, decays)), self.sgd((self.masker, rate, decays))]
-
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         r_o, r_a = self.represent(x, d)
         L_fac = self.factorization(r_o, r_a)
         if not self.run.advm:
             return self.update_without_mask(r_o, r_a, y, L_fac, epoch)
         generator, masker = self.optimizers
         m_o, m_a = self.masker(torch.cat([r_o, r_a]).detach()).chunk(2)
-        if int(epoch) < self.epochs_of(self.recipe.warmup):  # the generator does not see the masks yet (ledger, row 7)
-            L_sup, L_inf = self.unmasked(r_o, r_a, y)
-        else:
-            L_sup, L_inf = self.masked(r_o, r_a, m_o, m_a, y)
+        warming_up = int(epoch) < self.epochs_of(self.recipe.warmup)  # the generator sees no masks yet (ledger, row 7)
+        L_sup, L_inf = self.unmasked(r_o, r_a, y) if warming_up else self.masked(r_o, r_a, m_o, m_a, y)
         loss, _ = losses.objectives(L_sup, L_inf, L_fac, self.tau(epoch))
         self.step(generator, loss, epoch)
         _, adversary = losses.objectives(*self.masked(r_o, r_a, m_o, m_a, y), L_fac, self.tau(epoch))
         self.step(masker, adversary, epoch)
         terms = dict(loss=loss, L_sup=L_sup, L_inf=L_inf, L_fac=L_fac, adversary=adversary)
-        return floats(**terms, diagonal=losses.invariance(self.C), mask=m_o.mean())
+        return detached(**terms, diagonal=losses.invariance(self.C), mask=m_o.mean())
 
-    def update_without_mask(self, r_o, r_a, y, L_fac, epoch) -> dict[str, float]:
+    def update_without_mask(self, r_o, r_a, y, L_fac, epoch) -> dict[str, Tensor]:
         """The variants of Table 5 that have no masker: Eq. 11 in place of Eq. 13."""
         L_cls = self.weight(1) * losses.classification_loss(self.h1(r_o), self.h1(r_a), y)
         loss = L_cls + self.tau(epoch) * L_fac
         self.step(self.optimizers[0], loss, epoch)
-        return floats(loss=loss, L_cls=L_cls, L_fac=L_fac, diagonal=losses.invariance(self.C))
+        return detached(loss=loss, L_cls=L_cls, L_fac=L_fac, diagonal=losses.invariance(self.C))
 
     def represent(self, x_o: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
         """r_o and r_a in one pass of the encoder; without intervention r_a is r_o."""

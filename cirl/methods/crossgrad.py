@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from cirl.methods.base import Method, floats
-from cirl.model import Network
+from cirl.methods.base import Method, detached
 from cirl.run.config import Run
 
 
@@ -24,11 +23,11 @@ class CrossGrad(Method):
 
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)
-        encoder, head = Network(run.backbone, run.dim, run.weights), nn.Linear(run.dim, len(run.settings.domains))
+        encoder, head = self.network(), nn.Linear(run.dim, len(run.settings.domains))
         self.domain = nn.Sequential(encoder, head)
         self.optimizers = [*self.make_optimizers(), self.sgd((self.domain, 1.0, True))]
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         alpha, x = self.values["alpha"], x.detach().requires_grad_()
         L_cls, L_dom = cross_entropy(self.predict(x), y), cross_entropy(self.domain(x), d)
         x_d, x_l = self.perturbed(x, L_dom), self.perturbed(x, L_cls)
@@ -36,7 +35,7 @@ class CrossGrad(Method):
         loss_d = (1 - alpha) * L_dom + alpha * cross_entropy(self.domain(x_l), d)
         self.step(self.optimizers[0], loss, epoch)
         self.step(self.optimizers[1], loss_d, epoch)
-        return floats(loss=loss, L_cls=L_cls, L_dom=L_dom)
+        return detached(loss=loss, L_cls=L_cls, L_dom=L_dom)
 
     def perturbed(self, x: Tensor, loss: Tensor) -> Tensor:
         """x + std * eps * the gradient of the loss by the normalised image, each of its values bounded."""

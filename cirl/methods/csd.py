@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from cirl.methods.base import Method, floats
+from cirl.methods.base import Method, detached
 from cirl.run.config import Run
 
 
@@ -34,7 +34,7 @@ class CSD(Method):
         self.specific.a_0 = nn.Parameter(torch.tensor(0.1))
         self.optimizers = self.make_optimizers(self.specific)
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         r, part = self.features(x), self.specific
         common = self.h1(r)
         own = torch.einsum("kcn,bn->bkc", part.W, r) + part.b
@@ -44,7 +44,7 @@ class CSD(Method):
         weights = self.values
         loss = weights["common"] * L_common + weights["specific"] * L_specific + weights["ortho"] * L_ortho
         self.step(self.optimizers[0], loss, epoch)
-        return floats(loss=loss, L_cls=L_common, L_specific=L_specific, L_ortho=L_ortho)
+        return detached(loss=loss, L_cls=L_common, L_specific=L_specific, L_ortho=L_ortho)
 
 
 def overlap(W: Tensor) -> Tensor:

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from cirl.methods.base import Method, floats
+from cirl.methods.base import Method, detached
 from cirl.methods.images import perturbation
-from cirl.model import Network
 from cirl.run.config import Run
 
 
@@ -27,12 +26,12 @@ class DDAIG(Method):
 
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)
-        encoder, head = Network(run.backbone, run.dim, run.weights), nn.Linear(run.dim, len(run.settings.domains))
+        encoder, head = self.network(), nn.Linear(run.dim, len(run.settings.domains))
         self.domain, self.transformation = nn.Sequential(encoder, head), perturbation(run)
         others = [self.sgd((net, 1.0, True)) for net in (self.domain, self.transformation)]
         self.optimizers = [*self.make_optimizers(), *others]
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         x_p = self.transformed(x)
         L_keep, L_fool = cross_entropy(self.predict(x_p), y), -cross_entropy(self.domain(x_p), d)
         self.step(self.optimizers[2], L_keep + L_fool, epoch)
@@ -43,7 +42,7 @@ class DDAIG(Method):
         loss = (1 - alpha) * L_cls + alpha * cross_entropy(self.predict(x_p), y)
         self.step(self.optimizers[0], loss, epoch)
         self.step(self.optimizers[1], L_dom, epoch)
-        return floats(loss=loss, L_cls=L_cls, L_dom=L_dom, L_keep=L_keep, L_fool=L_fool)
+        return detached(loss=loss, L_cls=L_cls, L_dom=L_dom, L_keep=L_keep, L_fool=L_fool)
 
     def transformed(self, x: Tensor) -> Tensor:
         return x + self.values["lam"] * self.transformation(x)

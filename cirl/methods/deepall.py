@@ -3,13 +3,13 @@
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from cirl.methods.base import Method, floats
+from cirl.methods.base import Method, detached
 
 
 class DeepAll(Method):
     """L = l(h1(g(x)), y)."""
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         loss = cross_entropy(self.predict(x), y)
         self.step(self.optimizers[0], loss, epoch)
-        return floats(loss=loss)
+        return detached(loss=loss)

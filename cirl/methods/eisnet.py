@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from cirl.methods.base import Method, floats
+from cirl.methods.base import Method, detached
 from cirl.methods.jigen import GRID, permutations, shuffle
 from cirl.run.config import Run
 
@@ -45,7 +45,7 @@ class EISNet(Method):
         self.register_buffer("memory", torch.zeros(int(self.values["bank"]), DIMENSIONS))
         self.register_buffer("labels", torch.full((len(self.memory),), -1))  # -1: still empty
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         p = self.draw_orders(len(x), x.device)
         r = self.features(shuffle(x, self.orders[p]))
         q, k = normalize(self.embedding(r), dim=1), self.averaged(x)
@@ -55,7 +55,7 @@ class EISNet(Method):
         loss = L_cls + self.values["jigsaw"] * L_jig + self.values["triplet"] * L_tri
         self.step(self.optimizers[0], loss, epoch)
         self.follow()
-        return floats(loss=loss, L_cls=L_cls, L_jig=L_jig, L_tri=L_tri)
+        return detached(loss=loss, L_cls=L_cls, L_jig=L_jig, L_tri=L_tri)
 
     def draw_orders(self, count: int, device: torch.device) -> Tensor:
         shuffled = torch.rand(count, device=device) >= self.values["whole"]
@@ -85,10 +85,10 @@ class EISNet(Method):
     def follow(self) -> None:
         """Move the averages towards the parameters; copy the running statistics."""
         self.steps += 1
-        momentum = min(1 - 1 / (self.steps.item() + 1), self.values["momentum"])
+        momentum = (1 - 1 / (self.steps.double() + 1)).clamp(max=self.values["momentum"])
         current = nn.Sequential(self.encoder, self.embedding)
         for mean, value in zip(self.average.parameters(), current.parameters(), strict=True):
-            mean.lerp_(value, 1 - momentum)
+            mean.lerp_(value, (1 - momentum).float())
         for mean, value in zip(self.average.buffers(), current.buffers(), strict=True):
             mean.copy_(value)
 

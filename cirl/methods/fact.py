@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div
 
-from cirl.methods.base import Method, floats, ramp
+from cirl.methods.base import Method, detached, ramp
 from cirl.run.config import Run
 
 
@@ -26,7 +26,7 @@ class FACT(Method):
         self.teacher = copy.deepcopy(nn.Sequential(self.encoder, self.h1)).requires_grad_(False)
         self.register_buffer("steps", torch.tensor(0))
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         both = torch.cat([x, self.intervened(x, d)])
         student, teacher = self.predict(both), self.teacher(both)
         L_cls = cross_entropy(student, y.repeat(2))
@@ -35,16 +35,16 @@ class FACT(Method):
         loss = L_cls + beta * L_cot
         self.step(self.optimizers[0], loss, epoch)
         self.average()
-        return floats(loss=loss, L_cls=L_cls, L_cot=L_cot)
+        return detached(loss=loss, L_cls=L_cls, L_cot=L_cot)
 
     @torch.no_grad()
     def average(self) -> None:
         """T <- m T + (1 - m) S, parameters only, m = min(1 - 1 / (t + 1), momentum), t = 1 in the first step."""
         self.steps += 1
-        momentum = min(1 - 1 / (self.steps.item() + 1), self.values["momentum"])
+        momentum = (1 - 1 / (self.steps.double() + 1)).clamp(max=self.values["momentum"])
         student = [*self.encoder.parameters(), *self.h1.parameters()]
         for mean, value in zip(self.teacher.parameters(), student, strict=True):
-            mean.lerp_(value, 1 - momentum)
+            mean.lerp_(value, (1 - momentum).float())
 
 
 def co_teacher(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:

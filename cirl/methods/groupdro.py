@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from cirl.methods.base import Method, floats
+from cirl.methods.base import Method, detached
 from cirl.run.config import Run
 
 
@@ -22,14 +22,14 @@ class GroupDRO(Method):
         domains = run.settings.domains
         self.register_buffer("q", torch.tensor([float(domain in run.sources) for domain in domains]) / len(run.sources))
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         losses = cross_entropy(self.predict(x), y, reduction="none")
         present = d.unique()
         per_domain = torch.stack([losses[d == domain].mean() for domain in present])
         self.q = reweighted(self.q, present, per_domain.detach(), self.values["eta"])
         loss = (self.q[present] * per_domain).sum()
         self.step(self.optimizers[0], loss, epoch)
-        return floats(loss=loss, L_cls=losses.mean(), worst=self.q.max())
+        return detached(loss=loss, L_cls=losses.mean(), worst=self.q.max())
 
 
 def reweighted(q: Tensor, present: Tensor, losses: Tensor, eta: float) -> Tensor:

@@ -31,7 +31,7 @@ class Residual(nn.Module):
 
 
 def convolution(before: int, after: int, kernel: int, padding_mode: str, affine: bool) -> list[nn.Module]:
-    layer = nn.Conv2d(before, after, kernel, padding=kernel // 2, padding_mode=padding_mode, bias=False)
+    layer = nn.Conv2d(before, after, kernel, padding="same", padding_mode=padding_mode, bias=False)
     return [layer, nn.InstanceNorm2d(after, affine=affine), nn.ReLU()]
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from cirl.methods.base import Method, floats
+from cirl.methods.base import Method, detached
 from cirl.run.config import Run
 
 GRID = 3
@@ -30,7 +30,7 @@ class JiGen(Method):
         self.jigsaw = nn.Linear(run.dim, len(self.orders))
         self.optimizers = self.make_optimizers(self.jigsaw)
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         shuffled = torch.rand(len(x), device=x.device) >= self.values["whole"]
         p = torch.where(shuffled, torch.randint(1, len(self.orders), (len(x),), device=x.device), 0)
         r = self.features(shuffle(x, self.orders[p]))
@@ -38,7 +38,7 @@ class JiGen(Method):
         L_jig = cross_entropy(self.jigsaw(r), p)
         loss = L_cls + self.values["weight"] * L_jig
         self.step(self.optimizers[0], loss, epoch)
-        return floats(loss=loss, L_cls=L_cls, L_jig=L_jig)
+        return detached(loss=loss, L_cls=L_cls, L_jig=L_jig)
 
 
 def permutations(count: int) -> Tensor:

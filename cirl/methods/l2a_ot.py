@@ -28,13 +28,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, l1_loss, normalize
 
 from cirl.methods.auxiliary import adam
-from cirl.methods.base import Method, by_domain, floats, over_pairs
+from cirl.methods.base import TwoPhases, by_domain, detached, over_pairs
 from cirl.methods.images import Translator
-from cirl.model import Network
 from cirl.run.config import Run
 
 
-class L2AOT(Method):
+class L2AOT(TwoPhases):
     """Trains on the sources and on domains that a generator makes as different from them as the labels allow."""
 
     def __init__(self, run: Run, classes: int):
@@ -48,19 +47,9 @@ class L2AOT(Method):
 
     def classifier(self, outputs: int) -> nn.Sequential:
         """A network beside encoder and h1."""
-        return nn.Sequential(
-            Network(self.run.backbone, self.run.dim, self.run.weights), nn.Linear(self.run.dim, outputs)
-        )
+        return nn.Sequential(self.network(), nn.Linear(self.run.dim, outputs))
 
-    @property
-    def first_phase(self) -> int:
-        return max(1, self.run.epochs // 2)
-
-    @property
-    def epochs(self) -> int:
-        return self.first_phase + self.run.epochs
-
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         if epoch < self.first_phase:
             return self.prepare(x, y, d, epoch)
         for net in (self.label, self.domain):
@@ -70,14 +59,14 @@ class L2AOT(Method):
         L_cls, L_novel = cross_entropy(self.predict(x), y), cross_entropy(self.predict(x_n), y)
         loss = (1 - alpha) * L_cls + alpha * L_novel
         self.step(self.optimizers[0], loss, t)
-        return floats(loss=loss, L_cls=L_cls, L_novel=L_novel, **terms)
+        return detached(loss=loss, L_cls=L_cls, L_novel=L_novel, **terms)
 
-    def prepare(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def prepare(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         """A step of the first phase."""
         L_label, L_dom = cross_entropy(self.label(x), y), cross_entropy(self.domain(x), d)
         loss = L_label + L_dom
         self.step(self.optimizers[1], loss, epoch)
-        return floats(loss=loss, L_label=L_label, L_dom=L_dom)
+        return detached(loss=loss, L_label=L_label, L_dom=L_dom)
 
     def generate(self, x: Tensor, y: Tensor, d: Tensor, t: float) -> tuple[Tensor, dict[str, Tensor]]:
         """x_n, a constant, and the terms that G has minimised for it."""
@@ -119,9 +108,8 @@ def plan(cost: Tensor, epsilon: float, iterations: int) -> Tensor:
     """The entropic transport plan between n and m points of equal weight by Sinkhorn's iterations, (n, m).
 
     In logarithms: exp(-cost / epsilon) itself vanishes for a small epsilon."""
-    n, m = cost.shape
     log_pi = -cost / epsilon
     for _ in range(iterations):
-        log_pi = log_pi.log_softmax(1) - math.log(n)  # rows sum to 1 / n
-        log_pi = log_pi.log_softmax(0) - math.log(m)  # columns sum to 1 / m
+        log_pi = log_pi.log_softmax(1)  # equal sums of the rows
+        log_pi = log_pi.log_softmax(0) - math.log(cost.shape[1])  # columns sum to 1 / m
     return log_pi.exp()

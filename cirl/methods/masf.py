@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, linear
 
-from cirl.methods.base import Method, by_domain, floats, parameters_of
+from cirl.methods.base import Method, by_domain, detached, parameters_of
 from cirl.run.config import Run
 
 
@@ -43,7 +43,7 @@ class MASF(Method):
         self.metric = nn.Sequential(*layers)
         self.optimizers = self.make_optimizers(self.metric)
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         present = d.unique()
         unseen = d == present[torch.randint(len(present), ())]
         if unseen.all():  # a batch of one domain has nothing to generalise to
@@ -55,7 +55,7 @@ class MASF(Method):
         L_local = triplet(self.metric(r), y, self.values["margin"])
         meta = self.values["global"] * L_global + self.values["local"] * L_local
         self.move(self.optimizers[0], self.gradients(train, meta), epoch)
-        return floats(loss=F + meta, L_cls=F, L_global=L_global, L_local=L_local)
+        return detached(loss=F + meta, L_cls=F, L_global=L_global, L_local=L_local)
 
     @property
     def theta(self) -> list[Tensor]:

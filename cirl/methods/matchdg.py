@@ -20,27 +20,18 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from cirl.data.batches import Loaders
-from cirl.methods.base import Method, floats
-from cirl.model import Network
+from cirl.methods.base import TwoPhases, detached
 from cirl.run.config import Run
 
 
-class MatchDG(Method):
+class MatchDG(TwoPhases):
     """Two phases: the first takes half as many epochs as the run has and comes before them."""
 
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)
-        self.matcher = Network(run.backbone, run.dim, run.weights)
+        self.matcher = self.network()
         self.optimizers = [*self.make_optimizers(), self.sgd((self.matcher, self.values["matcher_lr"] / run.lr, False))]
         self.matches, self.data = None, None  # (training images, domains): the row of each one's match
-
-    @property
-    def first_phase(self) -> int:
-        return max(1, self.run.epochs // 2)
-
-    @property
-    def epochs(self) -> int:
-        return self.first_phase + self.run.epochs
 
     def begin_epoch(self, data: Loaders, epoch: int) -> None:
         """Infer the matches where it is time: at random at first, last at the end of phase 1."""
@@ -50,21 +41,21 @@ class MatchDG(Method):
         elif epoch <= self.first_phase and (epoch % every == 0 or epoch == self.first_phase):
             self.matches = self.infer(self.represent_all())
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         a, m, labels = self.pairs(max(2, len(x) // 2)) if self.data else random_pairs(x, y, d)
         if epoch < self.first_phase:
             phi = normalize(self.matcher(torch.cat([a, m])), dim=1)
             L_match = contrastive(phi, labels.repeat(2), self.values["temperature"])
             loss = grown(epoch, self.first_phase) * L_match
             self.step(self.optimizers[1], loss, epoch)
-            return floats(loss=loss, L_match=L_match)
+            return detached(loss=loss, L_match=L_match)
         t = epoch - self.first_phase
         logits, matched = self.predict(torch.cat([x, a, m])).split([len(x), 2 * len(a)])
         L_cls, L_matched = cross_entropy(logits, y), cross_entropy(matched, labels.repeat(2))
         L_match = (matched[: len(a)] - matched[len(a) :]).square().sum(1).mean()
         loss = L_cls + L_matched + self.values["weight"] * grown(t, self.run.epochs) * L_match
         self.step(self.optimizers[0], loss, t)
-        return floats(loss=loss, L_cls=L_cls, L_matched=L_matched, L_match=L_match)
+        return detached(loss=loss, L_cls=L_cls, L_matched=L_matched, L_match=L_match)
 
     def pairs(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Images drawn at random, the match of each in another domain, and their labels."""

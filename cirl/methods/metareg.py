@@ -25,11 +25,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
-from cirl.methods.base import Method, floats
+from cirl.methods.base import TwoPhases, detached
 from cirl.run.config import Run
 
 
-class MetaReg(Method):
+class MetaReg(TwoPhases):
     """Two phases: the first takes half as many epochs as the run has and comes before them."""
 
     def __init__(self, run: Run, classes: int):
@@ -41,24 +41,16 @@ class MetaReg(Method):
         meta = torch.optim.SGD([{"params": [*self.phi], "base_lr": rate, "decays": False}], rate)
         self.optimizers = [*self.make_optimizers(), self.sgd((self.psi, 1.0, False), (self.tasks, 1.0, False)), meta]
 
-    @property
-    def first_phase(self) -> int:
-        return max(1, self.run.epochs // 2)
-
-    @property
-    def epochs(self) -> int:
-        return self.first_phase + self.run.epochs
-
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         if epoch < self.first_phase:
             L_task = self.task_loss(x, y, d)
             self.step(self.optimizers[1], L_task, epoch)
             L_meta = self.meta_step(x, y, d, epoch)
-            return floats(loss=L_task + L_meta, L_task=L_task, L_meta=L_meta)
+            return detached(loss=L_task + L_meta, L_task=L_task, L_meta=L_meta)
         L_cls, L_reg = cross_entropy(self.predict(x), y), weighted_l1(self.phi, [*self.h1.parameters()])
         loss = L_cls + L_reg
         self.step(self.optimizers[0], loss, epoch - self.first_phase)
-        return floats(loss=loss, L_cls=L_cls, L_reg=L_reg)
+        return detached(loss=loss, L_cls=L_cls, L_reg=L_reg)
 
     def task_loss(self, x: Tensor, y: Tensor, d: Tensor) -> Tensor:
         """Mean cross entropy, each image under the classifier of its domain."""

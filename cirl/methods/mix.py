@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from cirl.methods.base import Method, floats
+from cirl.methods.base import Method, detached
 
 
 class Mix(Method):
     """Cross entropy on the originals and on their mixtures, in one pass of the encoder."""
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         logits = self.predict(torch.cat([x, self.intervened(x, d)]))
         loss = cross_entropy(logits, y.repeat(2))
         self.step(self.optimizers[0], loss, epoch)
-        return floats(loss=loss)
+        return detached(loss=loss)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from cirl.methods.base import Method, floats, sample_beta
+from cirl.methods.base import Method, detached, sample_beta
 from cirl.methods.styles import style
 
 EPSILON = 1e-6
@@ -23,7 +23,7 @@ EPSILON = 1e-6
 class MixStyle(Method):
     """Styles are mixed in training only; `predict` uses the plain encoder."""
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         first, second, *rest = self.encoder.stages()
         maps = self.encoder.normalise(x)
         for stage in (first, second):
@@ -35,7 +35,7 @@ class MixStyle(Method):
             maps = stage(maps)
         loss = cross_entropy(self.h1(maps), y)
         self.step(self.optimizers[0], loss, epoch)
-        return floats(loss=loss)
+        return detached(loss=loss)
 
 
 def mixed_style(maps: Tensor, other: Tensor, lam: Tensor) -> Tensor:

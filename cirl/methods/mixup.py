@@ -13,20 +13,20 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from cirl.fourier import partners
-from cirl.methods.base import Method, floats, sample_beta
+from cirl.methods.base import Method, detached, sample_beta
 
 
 class Mixup(Method):
     """Each image is mixed with one of another source domain."""
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         other = partners(d, "inter")
         lam = sample_beta(self.values["alpha"], len(x), x.device)
         logits = self.predict(mixed(x, x[other], lam))
         losses = [cross_entropy(logits, labels, reduction="none") for labels in (y, y[other])]
         loss = torch.lerp(losses[1], losses[0], lam).mean()
         self.step(self.optimizers[0], loss, epoch)
-        return floats(loss=loss)
+        return detached(loss=loss)
 
 
 def mixed(x: Tensor, x_prime: Tensor, lam: Tensor) -> Tensor:

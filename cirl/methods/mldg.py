@@ -13,20 +13,20 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from cirl.methods.base import Method, floats, parameters_of
+from cirl.methods.base import Method, detached, parameters_of
 
 
 class MLDG(Method):
     """Each step one of the source domains takes the part of the unseen one."""
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         present = d.unique()
         unseen = d == present[torch.randint(len(present), ())]
         if unseen.all():  # a batch of one domain has nothing to generalise to
             unseen = torch.arange(len(d), device=d.device) % 2 == 0
         gradients, F, G = self.meta_gradients(x, y, unseen)
         self.move(self.optimizers[0], gradients, epoch)
-        return floats(loss=F + self.values["beta"] * G, L_cls=F, L_test=G)
+        return detached(loss=F + self.values["beta"] * G, L_cls=F, L_test=G)
 
     def meta_gradients(self, x: Tensor, y: Tensor, unseen: Tensor) -> tuple[list[Tensor], Tensor, Tensor]:
         """The two-term sum, in the order of the optimizer's parameters, and both losses."""

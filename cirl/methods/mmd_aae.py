@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, softplus
 
 from cirl.methods.auxiliary import adam
-from cirl.methods.base import Method, distances, floats, over_pairs, parameters_of
+from cirl.methods.base import Method, detached, distances, over_pairs, parameters_of
 from cirl.methods.images import Decoder
 from cirl.run.config import Run
 
@@ -44,7 +44,7 @@ class MMDAAE(Method):
     def features(self, x: Tensor) -> Tensor:
         return self.code(self.encoder(x))
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         h, ae, mmd, adv = self.features(x), *(self.values[name] for name in ("ae", "mmd", "adv"))
         L_cls, L_ae = cross_entropy(self.h1(h), y), mse_loss(self.decoder(h), self.encoder.normalise(x))
         L_mmd, L_adv = self.discrepancy(h, d), softplus(-self.discriminator(h)).mean()
@@ -54,7 +54,7 @@ class MMDAAE(Method):
         gradients = torch.autograd.grad(L_ae + L_dis, parameters_of(self.optimizers[1]), retain_graph=True)
         self.step(self.optimizers[0], loss, epoch)
         self.move(self.optimizers[1], gradients, epoch)
-        return floats(loss=loss, L_cls=L_cls, L_ae=L_ae, L_mmd=L_mmd, L_adv=L_adv, L_dis=L_dis)
+        return detached(loss=loss, L_cls=L_cls, L_ae=L_ae, L_mmd=L_mmd, L_adv=L_adv, L_dis=L_dis)
 
     def discrepancy(self, h: Tensor, d: Tensor) -> Tensor:
         """Over all K^2 pairs (i, j); those with i = j add nothing."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from cirl.methods.base import Method, floats
+from cirl.methods.base import Method, detached
 from cirl.run.config import Run
 
 
@@ -26,11 +26,11 @@ class MTL(Method):
         self.optimizers = self.make_optimizers()
         self.register_buffer("embeddings", torch.zeros(len(run.settings.domains), run.dim))
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         r = self.features(x)
         loss = cross_entropy(self.h1(torch.cat([r, self.embed(r, d)], 1)), y)
         self.step(self.optimizers[0], loss, epoch)
-        return floats(loss=loss)
+        return detached(loss=loss)
 
     def embed(self, r: Tensor, d: Tensor) -> Tensor:
         """Update e_d for the domains of the batch; return the e_d of each image, (B, N)."""

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from cirl.methods.base import Method, floats
+from cirl.methods.base import Method, detached
 
 
 class RSC(Method):
     """The mask is a constant: no gradient passes through it."""
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         r = self.features(x)
         loss = cross_entropy(self.h1(r * self.mask(r, y, self.ramped(epoch))), y)
         self.step(self.optimizers[0], loss, epoch)
-        return floats(loss=loss)
+        return detached(loss=loss)
 
     @torch.no_grad()
     def mask(self, r: Tensor, y: Tensor, ramp: float) -> Tensor:

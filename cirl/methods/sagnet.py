@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from cirl.methods.base import Method, floats, parameters_of
+from cirl.methods.base import Method, detached, parameters_of
 from cirl.methods.styles import style
 from cirl.run.config import Run
 
@@ -34,7 +34,7 @@ class SagNet(Method):
         self.style_net = nn.Sequential(*back, nn.Linear(run.dim, classes))
         self.optimizers = [*self.make_optimizers(), self.sgd((self.style_net, 1.0, True))]
 
-    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, float]:
+    def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         first, second, *back = self.encoder.stages()
         maps = second(first(self.encoder.normalise(x)))
         guess = self.style_net(content_randomised(maps, torch.randperm(len(x), device=x.device)))
@@ -46,7 +46,7 @@ class SagNet(Method):
         gradients = torch.autograd.grad(L_style, parameters_of(self.optimizers[1]), retain_graph=True)
         self.step(self.optimizers[0], loss, epoch)
         self.move(self.optimizers[1], gradients, epoch)
-        return floats(loss=loss, L_cls=L_cls, L_adv=L_adv, L_style=L_style)
+        return detached(loss=loss, L_cls=L_cls, L_adv=L_adv, L_style=L_style)
 
 
 def style_randomised(maps: Tensor, other: Tensor, alpha: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ A value is changed by writing it into the method: `mixup+alpha=0.4`, `fact+beta=
 
 from typing import NamedTuple
 
-from cirl.errors import refuse
+from cirl.errors import invalid
 from cirl.run import parse
 
 
@@ -150,13 +150,13 @@ def parse_method(text: str, dataset: str, backbone: str, target: str) -> tuple[s
     """`mixup+alpha=0.4` as the method's name and all its values."""
     name, changes = parse.split(text)
     if name not in TABLE:
-        raise refuse("method", text, METHOD_NAMES)
+        raise invalid("method", text, METHOD_NAMES)
     known = TABLE[name].values
     values = defaults(name, dataset, backbone, target)
     for word, number in changes.items():
         if word not in known:
             own = f"the values {', '.join(known)}, written like {name}+{next(iter(known))}=1" if known else "no values"
-            raise refuse("method", text, f"for {name} {own}")
+            raise invalid("method", text, f"for {name} {own}")
         _, low, high = known[word]
         try:
             values[word] = float(number)
@@ -164,7 +164,7 @@ def parse_method(text: str, dataset: str, backbone: str, target: str) -> tuple[s
             values[word] = float("nan")
         if not low <= values[word] <= high or values[word] == float("inf"):
             upper = "upwards" if high == float("inf") else f"to {high:g}"
-            raise refuse("method", text, f"for {word} a number from {low:g} {upper}")
+            raise invalid("method", text, f"for {word} a number from {low:g} {upper}")
     return name, values
 
 

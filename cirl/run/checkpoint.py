@@ -1,25 +1,27 @@
 """A run's folder `data/runs/<run id>/`: resume, checkpoint, finish.
 
-    config.json    all fields of the run, and where it comes from; written first
+    config.json    all fields of the run and its provenance; written first
     history.csv    one row per epoch
-    lock           who is training it (`lock`)
-    last.pt        everything needed to go on after the last finished epoch, best weights included, with a checksum
-    before.pt      the same of the epoch before; both are gone when the run is finished
+    lock           the process that trains it (`lock`)
+    last.pt        everything needed to resume after the last finished epoch, best weights included, with a checksum
+    before.pt      the same of the epoch before; both are removed when the run is finished
     model.pt       the weights of the epoch with the best source-validation accuracy
-    metrics.json   written last: it is the mark of a finished run
+    metrics.json   written last: it marks a finished run
 
-Every file is there whole or not at all (`files.write`). Killed at any moment, a run goes on to the same bits.
+Every file is written whole or not at all (`files.write`). A run that is killed at any moment resumes to bit-identical
+results. Code, data and weights are part of a run: it is never continued, nor shown as finished, with others.
 """
 
+import copy
 import hashlib
 import io
 import json
 import math
 import os
-import pickle
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -35,11 +37,12 @@ from cirl.methods.base import Method
 from cirl.run import lock
 from cirl.run.config import Run
 from cirl.run.digest import training_digest
-from cirl.run.files import read_checked, read_json, write, write_checked
+from cirl.run.files import is_intact, read_checked, read_json, write, write_checked
 from cirl.run.folder import RULES, folder, is_finished, other_fields
-from cirl.run.provenance import provenance
+from cirl.run.provenance import hardware, inputs, provenance
 
 STATES = ("last.pt", "before.pt")
+READ_EVERY = 50  # steps between two reads of the terms from the device: a read makes the host wait
 
 
 def seed_epoch(run: Run, epoch: int) -> None:
@@ -55,83 +58,178 @@ def train_epoch(
     start = time.perf_counter()
     seed_epoch(data.run, epoch)
     method.begin_epoch(data, epoch)
-    steps = []
+    terms, unread = [], []
     for step, batch in enumerate(watch(data.train(epoch))):
-        steps.append(finite(method.update(*batch, epoch + step / data.steps), epoch, step))
-    terms = pd.DataFrame(steps).mean().to_dict()
+        unread.append(method.update(*batch, epoch + step / data.steps))
+        if len(unread) == READ_EVERY or step == data.steps - 1:
+            terms += read_terms(unread, epoch, len(terms))
+            unread = []
+    terms = pd.DataFrame(terms).mean().to_dict()
     return {"epoch": epoch, **terms, **metrics.evaluate(method, data), "seconds": time.perf_counter() - start}
 
 
-def resume(run: Run, method: Method, data: Loaders) -> list[dict]:
-    """Bring the method to where the run stands; the history so far, empty for a new run.
+def read_terms(steps: list[dict[str, torch.Tensor]], epoch: int, first: int) -> list[dict[str, float]]:
+    """The terms of several steps as numbers, in one read from the device; raises if one is not finite."""
+    values = iter(torch.stack([value for terms in steps for value in terms.values()]).tolist())
+    return [finite({name: next(values) for name in terms}, epoch, first + i) for i, terms in enumerate(steps)]
 
-    An unfinished run is then ours (`lock`). One that other code has left half done begins anew: one run is never the
-    work of two codes."""
+
+def resume(run: Run, method: Method, data: Loaders, again: bool = False) -> list[dict]:
+    """Bring the method to where the run stands and return the history so far, empty for a new run.
+
+    An unfinished run is locked for this process. One that other code began starts again from epoch 0. A finished run is
+    loaded; with `again`, one of other code is set aside and trained again."""
     place = folder(run)
-    _refuse_another(run)
-    if not is_finished(run):
+    _refuse_other_fields(run)
+    if not is_finished(run) or (again and _is_stale(run)):
         lock.take(place)
-        for leftover in place.glob(".*.tmp"):  # of a process that was killed while it wrote
-            leftover.unlink(missing_ok=True)
-    if is_finished(run):  # perhaps just now, by another
-        lock.release(place)
-        if _provenance(run).get("code") != training_digest(run):
-            warnings.warn(
-                f"{place} was trained by another version of the code; delete the folder to train it again.",
-                stacklevel=2,
-            )
-        method.load_state_dict(chosen_weights(run))
-        return pd.read_csv(place / "history.csv").to_dict("records")
-    if not (place / "config.json").exists() or _provenance(run)["code"] != training_digest(run):
+        if is_finished(run) and again and _is_stale(run):
+            set_aside(place)
+            lock.take(place)
+    if is_finished(run):
+        return _load_finished(run, method, data)
+    _remove(place.glob(".*.tmp"))  # left by a process that was killed while writing
+    if _is_stale(run):
         return begin(run, data)
     state = last_good_state(run)
     if state is None:
         return begin(run, data)
-    try:
-        method.restore(state["method"])
-    except (KeyError, RuntimeError, ValueError) as error:
-        raise UserError(f"{place} holds the state of another network ({reason(error)}); move it away.") from None
+    _refuse_other_inputs(run, data)
+    _warn_of_other_machine(run, data)
+    _load(place / STATES[0], method.restore, state["method"])
     method.best = state["best"]
     return state["history"]
 
 
-def _refuse_another(run):
-    """A folder whose config names other fields than the run's is not touched."""
+def _load_finished(run, method, data):
+    """The history of a finished run; the method gets its weights."""
     place = folder(run)
-    if not (place / "config.json").exists():
-        return
-    kept = read_json(place / "config.json")
+    with suppress(UserError):  # a finished run may be read-only
+        _remove([*place.glob(".*.tmp"), *(place / name for name in STATES)])  # left by a kill after metrics.json
+    lock.release(place)
+    if _is_stale(run):
+        warnings.warn(
+            f"{place} was trained by another version of the code; delete the folder to train it again.", stacklevel=3
+        )
+    _refuse_other_inputs(run, data)
+    _load(place / "model.pt", method.load_state_dict, chosen_weights(run))
+    try:
+        return pd.read_csv(place / "history.csv").to_dict("records")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{place / 'history.csv'} cannot be read ({reason(error)}); delete the folder.") from None
+
+
+def _load(file, load, state):
+    try:
+        load(state)
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(f"{file} holds the state of another network ({reason(error)}); move it away.") from None
+
+
+def _remove(files):
+    for file in files:
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            raise UserError(f"{file} cannot be removed ({reason(error)}); make the folder writable.") from None
+
+
+def _config(run):
+    """config.json; empty if there is none."""
+    file = folder(run) / "config.json"
+    return read_json(file) if file.exists() else {}
+
+
+def _recorded(run):
+    """The provenance in config.json; empty if there is none."""
+    recorded = _config(run).get("provenance")
+    return recorded if isinstance(recorded, dict) else {}
+
+
+def _is_stale(run):
+    return _recorded(run).get("code") != training_digest(run)
+
+
+def _refuse_other_fields(run):
+    """A folder whose config names other fields than the run's is not touched."""
+    place, kept = folder(run), _config(run)
     different = other_fields(run, kept)
     if different:
         says = ", ".join(f"{name}={kept.get(name)!r} (asked for: {getattr(run, name)!r})" for name in different)
         raise UserError(f"{place} holds another run: {says}. Move that folder away, or ask for the run that it holds.")
 
 
-def _provenance(run):
-    return read_json(folder(run) / "config.json")["provenance"]
+def _refuse_other_inputs(run, data):
+    """A run is neither continued nor shown as finished with other data or weights than those it began with."""
+    place, recorded, classes = folder(run), _recorded(run), _config(run).get("classes")
+    now = inputs(data)
+    for name, what in (("data_digest", "data"), ("weights_digest", "weights")):
+        if recorded.get(name) not in (None, now[name]):
+            raise UserError(
+                f"{place} was trained with other {what} (digest {recorded[name]}, now {now[name]}); restore "
+                f"the {what}, or move the folder away to train again."
+            )
+    if classes not in (None, data.classes):
+        raise UserError(f"{place} was trained on the classes {', '.join(map(str, classes))}; now they are others.")
+
+
+def _warn_of_other_machine(run, data):
+    """Another number of threads, instruction set or device changes the last bits."""
+    recorded = _recorded(run)
+    now = hardware(data)
+    changed = [f"{name} {recorded[name]} -> {now[name]}" for name in now if recorded.get(name, now[name]) != now[name]]
+    if changed:
+        warnings.warn(
+            f"{run.id} resumes on another machine or setting ({'; '.join(changed)}): its last bits will differ from an "
+            "uninterrupted run's.",
+            stacklevel=3,
+        )
+
+
+def set_aside(place: Path) -> None:
+    """Move a finished run that is to be trained again into `data/runs/.replaced`; no result is ever deleted."""
+    kept = place.parent / ".replaced" / f"{place.name}.{time.strftime('%Y%m%d-%H%M%S')}"
+    lock.release(place)
+    try:
+        kept.parent.mkdir(exist_ok=True)
+        place.rename(kept)
+    except OSError as error:
+        raise UserError(f"{place} cannot be moved to {kept} ({reason(error)}).") from None
+    warnings.warn(f"{place} was trained by another version of the code: moved to {kept}.", stacklevel=3)
 
 
 def begin(run: Run, data: Loaders) -> list[dict]:
-    """A new folder, or one made new: the config, and an empty history."""
-    for name in STATES:
-        (folder(run) / name).unlink(missing_ok=True)
-    config = {**asdict(run), "classes": data.classes, "provenance": provenance(data)}
-    write(folder(run) / "config.json", json.dumps(config, indent=2))
+    """Start a run from epoch 0: write its config, return an empty history."""
+    _remove(folder(run) / name for name in STATES)
+    names = {"classes": data.classes, "domains": run.settings.domains}
+    config = {**asdict(run), **names, "provenance": provenance(data)}
+    _write(run, "config.json", json.dumps(config, indent=2))
     return []
 
 
+def _write(run, name, content):
+    """Write a file of the run's folder, unless another process has taken the run over."""
+    write(folder(run) / name, content, before=lambda: lock.check(folder(run)))
+
+
 def last_good_state(run: Run) -> dict | None:
-    """The newest state that is whole, and a word where that is not the last one."""
+    """The newest intact checkpoint; warns when it falls back to the one before."""
     for name in STATES:
         file = folder(run) / name
         content = read_checked(file)
         if content is not None:
-            return loaded(file, content)
+            return _as_state(file, loaded(file, content))
         if file.exists():
-            warnings.warn(
-                f"{file} is damaged (its checksum does not hold); going on from the state before it.", stacklevel=2
-            )
+            warnings.warn(f"{file} is damaged (wrong checksum); resuming from the checkpoint before it.", stacklevel=3)
     return None
+
+
+def _as_state(file, state):
+    history = state.get("history") if isinstance(state, dict) else None
+    rows = isinstance(history, list) and history and all(isinstance(row, dict) for row in history)
+    if not rows or not {"method", "best"} <= state.keys():
+        raise UserError(f"{file} is not a checkpoint of this project; move it away.")
+    return state
 
 
 def checkpoint(run: Run, method: Method, history: list[dict]) -> None:
@@ -143,10 +241,16 @@ def checkpoint(run: Run, method: Method, history: list[dict]) -> None:
     if select(history, "source_val") is history[-1]:
         method.best = {name: value.clone() for name, value in weights.items()}
     state = {"method": method.state(), "best": method.best, "history": history}
-    if (place / STATES[0]).exists():
+    write_checked(place / STATES[0], serialized(state), before=lambda: _rotate(place))
+    _write(run, "history.csv", _as_csv(history))
+
+
+def _rotate(place):
+    """last.pt becomes before.pt, now that its successor is written; a damaged one never replaces an intact one."""
+    lock.check(place)
+    if is_intact(place / STATES[0]):
         os.replace(place / STATES[0], place / STATES[1])
-    write_checked(place / STATES[0], serialized(state))
-    write(place / "history.csv", _as_csv(history))
+        lock.check(place)
 
 
 def _as_csv(history):
@@ -154,7 +258,7 @@ def _as_csv(history):
 
 
 def finite(terms: dict[str, float], epoch: int, step: int | None = None) -> dict[str, float]:
-    """The terms of a step as they are; a run that diverges ends here, and what it has kept stays."""
+    """The terms unchanged; raises if one is NaN or infinite, so that a diverging run stops with its last checkpoint."""
     for name, value in terms.items():
         if not math.isfinite(value):
             raise UserError(
@@ -166,24 +270,23 @@ def finite(terms: dict[str, float], epoch: int, step: int | None = None) -> dict
 
 
 def finish(run: Run, method: Method, history: list[dict]) -> dict:
-    """Write what is left, metrics.json last; the method is left with the weights that source validation chose."""
+    """Write the results, metrics.json last; the method is left with the weights that source validation chose."""
     place = folder(run)
     if is_finished(run):
         return read_json(place / "metrics.json")
     lock.check(place)
     method.load_state_dict(method.best)
     weights = serialized(method.best)
-    write(place / "model.pt", weights)
-    write(place / "history.csv", _as_csv(history))  # a kill may have come between the last state and its history
+    _write(run, "model.pt", weights)
+    _write(run, "history.csv", _as_csv(history))  # a kill may have come between the last checkpoint and its history
     result = {"id": run.id, "seconds": sum(row["seconds"] for row in history)}
     for rule in RULES:
         row = select(history, rule)
         result[rule] = {name: row[name] for name in ("epoch", "source_val", "target", "invariance", "independence")}
     result["floor"] = history[-1]["floor"]
     result["model_sha256"] = hashlib.sha256(weights).hexdigest()
-    write(place / "metrics.json", json.dumps(result, indent=2))
-    for name in STATES:
-        (place / name).unlink(missing_ok=True)
+    _write(run, "metrics.json", json.dumps(result, indent=2))
+    _remove(place / name for name in STATES)
     lock.release(place)
     return result
 
@@ -200,30 +303,48 @@ def select(history: list[dict], rule: str) -> dict:
 
 def load_model(run: Run, classes: int) -> Method:
     """The finished run's method with the weights that source validation chose, ready to predict."""
-    method = build(run, classes)
-    method.load_state_dict(chosen_weights(run))
+    return trained_method(run, classes, folder(run) / "model.pt", chosen_weights(run))
+
+
+def trained_method(run: Run, classes: int, file: Path, weights: dict) -> Method:
+    """The run's method with the weights of a file, in evaluation mode.
+
+    The file of its initial weights may be gone. torch's random state stays as it is."""
+    untrained = copy.copy(run)
+    for field, value in (("weights", "none"), ("compile", False)):
+        object.__setattr__(untrained, field, value)
+    with torch.random.fork_rng(devices=[]):
+        method = build(untrained, classes)
+    _load(file, method.load_state_dict, weights)
+    method.run = run
     return method.eval()
 
 
 def chosen_weights(run: Run) -> dict:
-    """model.pt, held to the checksum in metrics.json."""
-    file = folder(run) / "model.pt"
+    """model.pt of a finished run, checked against the checksum in metrics.json."""
+    return read_weights(folder(run))
+
+
+def read_weights(place: Path) -> dict:
+    """model.pt in a folder, checked against the checksum in metrics.json where there is one."""
+    file, metrics_file = place / "model.pt", place / "metrics.json"
     content = file.read_bytes() if file.exists() else b""
-    expected = read_json(folder(run) / "metrics.json").get("model_sha256")  # records of before have none
+    expected = read_json(metrics_file).get("model_sha256") if metrics_file.exists() else None
     if not content or (expected and hashlib.sha256(content).hexdigest() != expected):
         raise UserError(f"{file} is missing or damaged; delete the folder {file.parent} to train the run again.")
     return loaded(file, content)
 
 
 def loaded(file: Path, content: bytes) -> dict:
-    """Tensors and numbers; anything else, which might run code of others, is refused."""
+    """Tensors and numbers only: other objects, which could run code when loaded, are refused."""
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise UserError(f"{file} holds more than tensors and numbers, or is no such file: {reason(error)}") from None
+    except Exception:  # torch's own message advises to load the file without this check
+        raise UserError(f"{file} holds more than tensors and numbers, or is not a file of torch.save.") from None
 
 
 def serialized(state: dict) -> bytes:
+    """The bytes of torch.save."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()

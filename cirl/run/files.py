@@ -1,22 +1,25 @@
-"""Files that are written whole or not at all, and one sentence where one is damaged."""
+"""Files that are written whole or not at all, and one sentence for a file that is damaged."""
 
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from cirl.errors import UserError, reason
 
 
-def write(path: Path, content: str | bytes) -> None:
-    """Write under another name, then rename."""
+def write(path: Path, content: str | bytes | list[bytes], before: Callable[[], None] = lambda: None) -> None:
+    """Write to a temporary file, then rename it. `before` is called just before the rename, and may raise instead."""
+    parts = content if isinstance(content, list) else [content.encode() if isinstance(content, str) else content]
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(unfinished, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
+        before()
         os.replace(unfinished, path)
     except OSError as error:
         raise UserError(
@@ -28,23 +31,39 @@ def write(path: Path, content: str | bytes) -> None:
             unfinished.unlink()
 
 
-def write_checked(path: Path, content: bytes) -> None:
-    """The same, with a first line that tells whether what follows is what was written."""
-    write(path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+def write_checked(path: Path, content: bytes, before: Callable[[], None] = lambda: None) -> None:
+    """`write` with the SHA-256 of the content as first line, for `read_checked`."""
+    write(path, [hashlib.sha256(content).hexdigest().encode() + b"\n", content], before)
 
 
 def read_checked(path: Path) -> bytes | None:
-    """What `write_checked` wrote; None where there is no such file, or it is damaged."""
+    """What `write_checked` wrote; None if the file is missing or damaged."""
     try:
-        checksum, _, content = path.read_bytes().partition(b"\n")
+        with open(path, "rb") as file:
+            checksum, content = file.readline().strip(), file.read()
     except OSError:
         return None
     return content if hashlib.sha256(content).hexdigest().encode() == checksum else None
 
 
-def read_json(path: Path) -> dict:
+def is_intact(path: Path) -> bool:
+    """Whether `read_checked` would return something, without holding the content in memory."""
     try:
-        return json.loads(path.read_text())
-    except ValueError as error:
+        with open(path, "rb") as file:
+            checksum = file.readline().strip()
+            return hashlib.file_digest(file, "sha256").hexdigest().encode() == checksum
+    except OSError:
+        return False
+
+
+def read_json(path: Path) -> dict:
+    """A JSON object; a UserError if the file holds anything else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", 1)
-        raise UserError(f"{path}, line {line}, is damaged ({error}); move the file away and run again.") from None
+        said = reason(error) if isinstance(error, ValueError) else "nested too deeply"
+        raise UserError(f"{path}, line {line}, is damaged ({said}); move the file away and run again.") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged (not a JSON object); move the file away and run again.")
+    return content

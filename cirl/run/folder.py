@@ -1,24 +1,68 @@
-"""Where a run's files are, and what its config.json says. Needs no torch."""
+"""Where a run's files are, and whether its config.json is that of the run. Needs no torch."""
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from cirl import paths
-from cirl.run.config import Run
+from cirl.errors import UserError
+from cirl.run.config import SETTINGS, Run, Settings, settings
+from cirl.run.files import read_json
 
 RULES = ("source_val", "last", "oracle")  # which epoch is reported: best on source validation, last, best on the target
+LATER = ("precision", "compile")  # fields that a run of an older version does not record: it has their defaults
 
 
 def folder(run: Run) -> Path:
-    """Where a run's files are."""
+    """The folder of a run."""
     return paths.RUNS / run.id
 
 
 def is_finished(run: Run) -> bool:
-    """Whether the run's last file is there."""
+    """Whether the run's last file exists."""
     return (folder(run) / "metrics.json").exists()
 
 
 def other_fields(run: Run, config: dict) -> list[str]:
-    """The fields of a run that a config.json gives otherwise."""
-    return [name for name, value in asdict(run).items() if config.get(name) != value]
+    """The fields of a run whose value in a config.json differs. A field that the config does not know yet is equal."""
+    return [name for name, value in asdict(run).items() if config.get(name, value) != value]
+
+
+class SavedRun(Run):
+    """A run as its config.json records it. Nothing is resolved or looked up: its data set may be gone."""
+
+    def __init__(self, config: dict, id: str):
+        for field in fields(Run):
+            object.__setattr__(self, field.name, config.get(field.name, field.default))
+        object.__setattr__(self, "_id", id)
+        object.__setattr__(self, "_domains", tuple(config.get("domains", ())))
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def settings(self) -> Settings:
+        """Those of the benchmark, or of a folder that has the recorded domains."""
+        return settings(self.dataset) if self.dataset in SETTINGS or not self._domains else Settings(self._domains)
+
+
+def locate(place: str | Path) -> Path:
+    """The folder of a run that is named by its path, by the path of its model.pt, or by its id."""
+    path = Path(place).expanduser()
+    path = path.parent if path.name == "model.pt" else path
+    for folder in (path, paths.RUNS / path):
+        if (folder / "config.json").is_file():
+            return folder
+    raise UserError(
+        f"{str(place)!r} is no run: there is no config.json in {path}, and no run of that id in {paths.RUNS}."
+    )
+
+
+def saved_run(place: Path) -> SavedRun:
+    """The run of a folder, which may have been copied from another machine."""
+    config = read_json(place / "config.json")
+    lacks = [field.name for field in fields(Run) if field.name not in (*config, *LATER)]
+    if lacks:
+        raise UserError(f"{place / 'config.json'} lacks {', '.join(lacks)}; it is of another version of the code.")
+    metrics, name = place / "metrics.json", place.resolve().name
+    return SavedRun(config, read_json(metrics).get("id", name) if metrics.exists() else name)

@@ -1,90 +1,146 @@
-"""One process trains a run at a time: the file `lock` in the run's folder says which.
+"""One process trains a run at a time: it holds the file `lock` in the run's folder and names itself in it.
 
-A process of this host is alive or it is not. One of another host is alive if it touches its lock: whoever wants the run
-watches for a while, so that no two clocks are compared. A job that SLURM has begun again takes over from itself.
+Two things guard a run. The kernel holds the lock as long as the process lives, whatever its clock, container or SLURM
+job. Between hosts whose network file system does not share kernel locks, a heartbeat guards it: the holder touches the
+file, and whoever wants the run watches for a while, so that no two clocks are compared.
 """
 
+import contextlib
+import errno
 import json
 import os
 import platform
 import threading
 import time
+import uuid
 import warnings
+from functools import cache
 from pathlib import Path
 
-import psutil
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from cirl.errors import UserError, reason
-from cirl.run.files import write
 
-BEAT, PATIENCE = 5.0, 30.0  # seconds between touches; how long another host's lock is watched
+BEAT, PATIENCE = 5.0, 30.0  # seconds between heartbeats; how long the lock of another host is watched
+NO_KERNEL_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what a file system without them answers
+_held: dict[Path, FileLock] = {}  # a FileLock that is no longer referenced is released
 
 
 def take(place: Path) -> None:
-    """Make the run in this folder ours, or say who is training it."""
+    """Take the lock of a run's folder, or raise an error that names the process which holds it."""
     file = place / "lock"
-    while True:
-        holder = _holder(file)
-        if holder and not _is_ours(holder) and _is_alive(file, holder):
-            raise UserError(
-                f"{place} is being trained by process {holder['pid']} on {holder['host']}; wait for it or stop it."
-            )
-        if _write_unless_changed(file, holder):
-            break
+    if file in _held and _holder(file) == _me():
+        return
+    kernel = _kernel_lock(place)
+    holder = _holder(file)
+    if holder and not _is_over(holder, kernel.is_locked) and _is_touched(file):
+        kernel.release()
+        raise _busy(place, holder)
+    try:
+        file.write_text(json.dumps(_me()), encoding="utf-8")  # in place: a rename would leave the lock on another file
+    except OSError as error:
+        raise UserError(f"{file} cannot be written ({reason(error)}); free space, or make it writable.") from None
+    _held[file] = kernel
     threading.Thread(target=_beat, args=(file,), daemon=True).start()
 
 
 def check(place: Path) -> None:
-    """Before a result is written: that nobody has taken the run over, as when this process had slept for long."""
+    """Raise an error if another process took the run over, as after this one was suspended for long."""
     holder = _holder(place / "lock")
     if holder != _me():
-        who = f"process {holder['pid']} on {holder['host']}" if holder else "somebody who removed its lock"
-        raise UserError(f"{place} was taken over by {who}; this process leaves it alone.")
+        who = _name(holder) if holder else "a process that removed the lock"
+        raise UserError(f"{place} was taken over by {who}; this process stops and changes nothing.")
 
 
 def release(place: Path) -> None:
-    if _holder(place / "lock") == _me():
-        (place / "lock").unlink()
+    """Remove the lock if this process holds it, or if its holder is dead; otherwise leave it alone."""
+    file = place / "lock"
+    kernel = _held.pop(file, None)
+    if kernel is None and file.exists():
+        kernel = FileLock(file, fallback_to_soft=False)
+        with contextlib.suppress(Timeout, OSError):
+            kernel.acquire(timeout=0)
+    holder = _holder(file)
+    if kernel is not None and kernel.is_locked and (not holder or holder == _me() or _is_over(holder, True)):
+        file.unlink(missing_ok=True)  # before the kernel lets go: whoever waits notices it and opens a new file
+    if kernel is not None:
+        kernel.release()
+
+
+def _kernel_lock(place):
+    """The kernel's lock on the file; not locked where the file system has none, and the heartbeat alone decides."""
+    file = place / "lock"
+    _held.pop(file, None)  # of a folder that was deleted meanwhile
+    kernel = FileLock(file, fallback_to_soft=False, thread_local=False)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        kernel.acquire(timeout=0)
+    except Timeout:
+        raise _busy(place, _holder(file)) from None
+    except OSError as error:
+        if error.errno not in NO_KERNEL_LOCKS:
+            raise UserError(f"{file} cannot be written ({reason(error)}); make the folder writable.") from None
+    return kernel
+
+
+def _busy(place, holder):
+    return UserError(f"{place} is being trained by {_name(holder)}; wait for it or stop it.")
+
+
+def _name(holder):
+    return f"process {holder['pid']} on {holder['host']}" if holder else "another process"
 
 
 def _me():
-    began = psutil.Process().create_time()
-    return {"host": platform.node(), "pid": os.getpid(), "began": began, "job": os.environ.get("SLURM_JOB_ID")}
+    return _identity(os.getpid())
+
+
+@cache
+def _identity(pid):
+    """Who this process is, determined once: nothing in it depends on the clock."""
+    job, restart = os.environ.get("SLURM_JOB_ID"), int(os.environ.get("SLURM_RESTART_COUNT", 0))
+    return {
+        "host": platform.node(),
+        "pid": pid,
+        "boot": _boot(),
+        "job": job,
+        "restart": restart,
+        "id": uuid.uuid4().hex,
+    }
+
+
+def _boot():
+    """The running kernel: the same in every container of a host, another one after a reboot."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    except OSError:
+        return platform.node()
 
 
 def _holder(file):
-    """Who the lock names; nobody where there is none, or none of ours."""
+    """Whom the lock names; None if there is no lock, or nothing in it that names a process."""
     try:
-        holder = json.loads(file.read_text())
-        return holder if set(holder) == set(_me()) else None
-    except (OSError, ValueError, TypeError):
+        holder = json.loads(file.read_text(encoding="utf-8"))
+        return holder if {"host", "pid"} <= holder.keys() else None
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
 
 
-def _is_ours(holder):
-    return holder == _me() or (holder["job"] is not None and holder["job"] == os.environ.get("SLURM_JOB_ID"))
+def _is_over(holder, locked):
+    """Whether the holder is known to be dead: its kernel gave us the lock, or SLURM has restarted its job."""
+    same_job = holder.get("job") is not None and holder["job"] == _me()["job"]
+    restarted = same_job and isinstance(holder.get("restart"), int) and holder["restart"] < _me()["restart"]
+    return (locked and holder.get("boot") == _me()["boot"]) or restarted
 
 
-def _is_alive(file, holder):
-    if holder["host"] == platform.node():
-        try:
-            process = psutil.Process(holder["pid"])
-            same = abs(process.create_time() - holder["began"]) < 2  # and not a later process of the same number
-            return same and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
-    return _is_touched(file, PATIENCE)
-
-
-def _is_touched(file, patience):
-    """Whether the lock's time moves while we look on."""
-    end, seen = time.monotonic() + patience, _touched(file)
-    warnings.warn(f"{file} is of another host; looking whether it is alive ({patience:.0f} s at most)", stacklevel=2)
+def _is_touched(file):
+    """Whether the heartbeat of the lock moves while we watch."""
+    end, seen = time.monotonic() + PATIENCE, _touched(file)
+    warnings.warn(f"{file} belongs to another host; watching its heartbeat for up to {PATIENCE:.0f} s", stacklevel=2)
     while time.monotonic() < end:
         time.sleep(0.2)
         if _touched(file) != seen:
-            return _touched(file) is not None
+            return True
     return False
 
 
@@ -93,19 +149,6 @@ def _touched(file):
         return file.stat().st_mtime_ns
     except OSError:
         return None
-
-
-def _write_unless_changed(file, known):
-    """Two that find the same dead lock do not both take it."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(file.parent.parent / ".lock"):
-            if _holder(file) != known:
-                return False
-            write(file, json.dumps(_me()))
-            return True
-    except OSError as error:
-        raise UserError(f"{file} cannot be written ({reason(error)}); make the folder writable.") from None
 
 
 def _beat(file):

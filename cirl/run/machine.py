@@ -1,8 +1,8 @@
-"""The same bits on every x86 machine: the instruction sets that PyTorch, oneDNN and MKL may choose, pinned.
+"""The machine a run trains on: threads, workers and device, and bit-identical results on every x86 CPU.
 
-Left alone, each library picks the widest instructions of the CPU and adds in another order on each of them. With these
-variables an Intel CPU with AVX-512 and an AMD CPU with AVX2 gave the same weights after 60 steps (README, "The same
-bits"). They are read when a library is first used, so they must be set before torch is imported.
+By default PyTorch, oneDNN and MKL choose the widest instructions of the CPU, and each choice sums in another order.
+With the variables in `PINNED` an Intel CPU with AVX-512 and an AMD CPU with AVX2 gave bit-identical weights after 60
+steps (cirl/README.md, "The same bits"). A library reads them on first use, so they are set before torch is imported.
 """
 
 import os
@@ -10,11 +10,14 @@ import platform
 import sys
 import warnings
 
+from cirl.errors import UserError, invalid
+
+MOST = 1024  # threads or workers
 PINNED = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "COMPATIBLE"}
 
 
 def pin() -> None:
-    """Set the variables that are not set; warns where torch is loaded already, since it may have chosen."""
+    """Set the variables that are not set; warns if torch is already loaded, since it may have chosen."""
     missing = {name: value for name, value in PINNED.items() if name not in os.environ}
     if missing and "torch" in sys.modules:
         warnings.warn(
@@ -23,6 +26,36 @@ def pin() -> None:
             stacklevel=2,
         )
     os.environ.update(missing)
+
+
+def use(threads: int | str, workers: int | str | None, device: str) -> tuple[str, int]:
+    """Set the number of threads; the device and the number of data-loading workers to use.
+
+    `auto` is the GPU if there is one. `None` workers are none on a CPU, and up to 8 beside a GPU."""
+    import torch
+
+    torch.set_num_threads(_count("threads", threads, least=1))
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "auto":
+        device = "cuda" if gpus else "cpu"
+    if device not in ("cpu", "cuda", *(f"cuda:{number}" for number in range(gpus))):
+        raise invalid("device", device, "auto, cpu, cuda" + (f", cuda:0 to cuda:{gpus - 1}" if gpus else ""))
+    if device == "cuda" and not gpus:
+        raise UserError("device='cuda': PyTorch finds no GPU on this machine; use device='cpu' or 'auto'.")
+    if workers is None:
+        return device, 0 if device == "cpu" else min(8, os.cpu_count())
+    return device, _count("workers", workers, least=0)
+
+
+def _count(name, value, least):
+    """A whole number, also from text as papermill's -r passes it."""
+    try:
+        count = int(value) if isinstance(value, str) else value
+    except ValueError:
+        count = None
+    if type(count) is not int or not least <= count <= MOST:
+        raise invalid(name, value, f"a whole number from {least} to {MOST}")
+    return count
 
 
 def describe() -> dict[str, object]:
@@ -38,7 +71,7 @@ def describe() -> dict[str, object]:
 
 
 def cpu_model() -> str:
-    """The CPU's name as Linux gives it, or what Python knows elsewhere."""
+    """The name of the CPU, from /proc/cpuinfo on Linux."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from cirl.data.batches import Loaders
-from cirl.data.cache import content_digest
+from cirl.data.cache import data_digest
 from cirl.data.pretrained import weights_digest
 from cirl.run import machine
 from cirl.run.digest import training_digest
@@ -17,22 +17,33 @@ PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "matplotlib", "pill
 
 
 def provenance(data: Loaders) -> dict:
-    """Where a run comes from: code, packages, machine, data and weights."""
-    device = data.device.type if data.device.type == "cpu" else torch.cuda.get_device_name(data.device)
+    """Code, packages, machine, data and weights, for config.json."""
     return {
         "commit": commit(),
         "code": training_digest(data.run),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
-        "device": device,
-        **machine.describe(),
-        "data_digest": content_digest(data.table.images),
+        **hardware(data),
+        **inputs(data),
+    }
+
+
+def hardware(data: Loaders) -> dict:
+    """What the last bits of a result depend on."""
+    device = data.device.type if data.device.type == "cpu" else torch.cuda.get_device_name(data.device)
+    return {"device": device, **machine.describe()}
+
+
+def inputs(data: Loaders) -> dict:
+    """The digests of the data and of the initial weights."""
+    return {
+        "data_digest": data_digest(data.table.images),
         "weights_digest": weights_digest(data.run.backbone, data.run.weights),
     }
 
 
 def commit() -> str:
-    """The commit of the code, `-dirty` where the package differs from it, or `unknown` outside of git."""
+    """The commit of the code, with `-dirty` if the package differs from it, or `unknown` outside of git."""
     git = ["git", "-C", str(Path(__file__).parent.parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()

@@ -8,7 +8,7 @@ Rows 4, 10, 12, 15 and 17 of the ledger are not choices: they are the same here 
 import math
 from dataclasses import asdict, dataclass, fields, replace
 
-from cirl.errors import refuse
+from cirl.errors import invalid
 from cirl.run import parse
 
 
@@ -69,23 +69,23 @@ def parse_recipe(text: str) -> Recipe:
     """`released`, `paper`, or one of them with choices of its own: `released+loss=barlow+draws=independent`."""
     name, changes = parse.split(text)
     if name not in RECIPES:
-        raise refuse("recipe", text, f"{', '.join(RECIPES)}, each with optional +choice=value")
+        raise invalid("recipe", text, f"{', '.join(RECIPES)}, each with optional +choice=value")
     kinds = {field.name: field.type for field in fields(Recipe)}
     chosen = {}
     for choice, value in changes.items():
         if choice not in kinds:
-            raise refuse("recipe", text, f"the choices {', '.join(kinds)}, written like released+loss=barlow")
+            raise invalid("recipe", text, f"the choices {', '.join(kinds)}, written like released+loss=barlow")
         try:
             chosen[choice] = kinds[choice](value)
         except ValueError:
-            raise refuse("recipe", text, f"a number for {choice}") from None
+            raise invalid("recipe", text, f"a number for {choice}") from None
         if choice in CHOICES and chosen[choice] not in CHOICES[choice]:
-            raise refuse("recipe", text, f"{choice} one of {', '.join(map(str, CHOICES[choice]))}")
+            raise invalid("recipe", text, f"{choice} one of {', '.join(map(str, CHOICES[choice]))}")
         if kinds[choice] is float and not 0 <= chosen[choice] < math.inf:
-            raise refuse("recipe", text, f"a number of at least 0 for {choice}")
+            raise invalid("recipe", text, f"a number of at least 0 for {choice}")
     recipe = replace(RECIPES[name], **chosen)
     if recipe.partner == "pair" and recipe.originals == 1:
-        raise refuse("recipe", text, "partner=pair with originals=2; with originals=1 write partner=any as well")
+        raise invalid("recipe", text, "partner=pair with originals=2; with originals=1 write partner=any as well")
     return recipe
 
 

@@ -1,12 +1,15 @@
-"""Which runs a figure or table needs: one function per item of the paper, the same for every study.
+"""The figures and tables: one `Item` each, and one function that gives its rows and their runs for any study.
 
-An item is a dict from its rows, as they are labelled, to their runs. A run that two items need is the same run.
-The Snakefile trains from these lists, the notebooks expect them, and the tests count them.
+Rows are a dict from a row's label to its runs. A run that two items need is the same run. The Snakefile trains from
+these lists, the notebooks load them, and the tests count them.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
 from itertools import product
 
-from cirl.errors import refuse
+from cirl.errors import invalid
 from cirl.methods.table import LABELS
 from cirl.run.config import Run, settings
 from cirl.run.recipe import parse_recipe
@@ -21,9 +24,33 @@ VARIANTS = {  # Table 5
     "CIRL": {},
 }
 SWITCHES = {  # of the audit of the recipes: choice -> its values in the paper's equations and in the released code
-    **{"loss": ("frobenius", "released"), "draws": ("independent", "recursive"), "cross_entropy": ("sum", "mean")},
-    **{"ramp": (0, 5), "warmup": (0, 6), "head_lr": (1, 10)},
+    "loss": ("frobenius", "released"),
+    "draws": ("independent", "recursive"),
+    "cross_entropy": ("sum", "mean"),
+    "ramp": (0, 5),
+    "warmup": (0, 6),
+    "head_lr": (1, 10),
 }
+TABLES = (1, 2, 3, 4, 10, 11, 12, 13, 14)  # accuracy on a benchmark, method by method
+TABLE_KINDS = ("md", "csv", "tex")
+DRAWING_KINDS = ("md", "png", "pdf")
+FIGURE_KINDS = (*DRAWING_KINDS, "csv")
+WITH_TABLE = (*FIGURE_KINDS, "tex")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A figure or table: the stem of its files, its title, and what it takes to draw it."""
+
+    stem: str
+    title: str
+    notebook: str
+    rows: Callable[[str], "Rows"] | None = None  # of a study; None for a drawing that needs no runs
+    kinds: tuple[str, ...] = FIGURE_KINDS  # the files in figures/<study>/
+    dataset: str | None = None  # the paper's; on other data the item is a stand-in
+    needs_weights: bool = False  # drawn from model.pt, not from records alone
+    trains: bool = True  # whether `make` trains its runs; otherwise it shows those with records
+    by_hand: bool = False  # drawn only if its notebook is run by hand (or by the report)
 
 
 def runs_of(name: str, base: dict, targets: tuple[str, ...] | None, **changes) -> list[Run]:
@@ -36,14 +63,8 @@ def runs_of(name: str, base: dict, targets: tuple[str, ...] | None, **changes) -
 def sweep_of(name: str, **changes) -> list[Run]:
     """The runs of one cell of Tables 7-9."""
     this = study(name)
-    runs = runs_of(name, {**this.small, **this.sweep}, this.sweep_targets, **changes)
+    runs = runs_of(name, this.small, this.sweep_targets, **changes)
     return [run for run in runs if run.seed in (this.sweep_seeds or this.seeds)]
-
-
-def has(name: str, item: str) -> bool:
-    """Whether a study draws an item."""
-    this = study(name)
-    return this.items is None or item in this.items
 
 
 def table_results(name: str, number: int) -> Rows:
@@ -53,17 +74,16 @@ def table_results(name: str, number: int) -> Rows:
     base = this.tables.get(number)
     if base is None:
         return {}
-    targets = this.large_targets if number == 3 else None
     methods = (*(this.large_methods if number == 3 else this.methods), *this.rivals.get(number, ()))
-    rows = {LABELS[method]: runs_of(name, base, targets, method=method) for method in methods}
+    rows = {LABELS[method]: runs_of(name, base, None, method=method) for method in methods}
     if number in this.both_recipes:
-        rows["CIRL (paper's equations)"] = runs_of(name, base, targets, method="cirl", recipe="paper")
+        rows["CIRL (paper's equations)"] = runs_of(name, base, None, method="cirl", recipe="paper")
     recipes = this.more_recipes.items()
-    return rows | {row: runs_of(name, base, targets, method="cirl", recipe=recipe) for row, recipe in recipes}
+    return rows | {row: runs_of(name, base, None, method="cirl", recipe=recipe) for row, recipe in recipes}
 
 
 def table5(name: str) -> Rows:
-    """The ablation, with what stands below it: DeepAll, and the augmentation alone."""
+    """The ablation, with its baselines: DeepAll, and the augmentation alone."""
     this = study(name)
     below = {LABELS[method]: runs_of(name, this.small, this.targets, method=method) for method in ("deepall", "mix")}
     return below | {row: runs_of(name, this.small, this.targets, **switches) for row, switches in VARIANTS.items()}
@@ -116,7 +136,7 @@ def figure5ab(name: str, large: bool = False) -> Rows:
     """Independence degree per epoch."""
     this = study(name)
     base = this.large if large else this.small
-    if base is None or not has(name, "figure5b" if large else "figure5a"):
+    if base is None:
         return {}
     methods = this.large_methods if large else this.methods
     return {LABELS[method]: runs_of(name, base, (this.task,), method=method) for method in methods}
@@ -132,17 +152,17 @@ def methods(name: str) -> Rows:
 def figure5cd(name: str, large: bool = False) -> Rows:
     """Sensitivity to tau and kappa."""
     this = study(name)
-    base = this.large if large else {**this.small, **this.sweep}
+    base = this.large if large else this.small
     if base is None:
         return {}
-    grid = product(this.large_taus, this.large_kappas) if large else product(this.taus, this.kappas)
+    grid = product(this.taus, this.kappas)
     seeds = this.sweep_seeds or this.seeds
     rows = {f"tau = {t}, kappa = {k}": runs_of(name, base, (this.task,), tau=t, kappa=k) for t, k in grid}
     return {row: [run for run in runs if run.seed in seeds] for row, runs in rows.items()}
 
 
 def audit_true_intervention(name: str) -> Rows:
-    """Where the factors are known: the main methods and the variants of Table 5, no run of its own."""
+    """Where the factors are known: the main methods and the variants of Table 5; no additional runs."""
     if name != "tiny":
         return {}
     this = study(name)
@@ -152,100 +172,160 @@ def audit_true_intervention(name: str) -> Rows:
 
 
 def audit_recipe(name: str) -> Rows:
-    """The two recipes, and each with one choice changed to the other's; further seeds are extras."""
+    """The two recipes, and each with one choice changed to the other's."""
     this, recipes = study(name), {}
     for end, base in {"released": Run(**this.small, target=this.task).recipe, "paper": "paper"}.items():
         recipes[f"{end}: as it is"] = base
         for choice, values in SWITCHES.items():
             other = next(value for value in values if value != getattr(parse_recipe(base), choice))
             recipes[f"{end}: {choice}={other}"] = f"{base}+{choice}={other}"
-    seeds = dict.fromkeys((*this.seeds, *this.more_seeds))
-    fields = {row: {**this.small, "target": this.task, "recipe": recipe} for row, recipe in recipes.items()}
-    return {row: [Run(**each, seed=seed) for seed in seeds] for row, each in fields.items()}
+    return {row: runs_of(name, this.small, (this.task,), recipe=recipe) for row, recipe in recipes.items()}
 
 
 def audit_selection(name: str) -> Rows:
-    """Every method and target of a study's main table, no run of its own."""
+    """Every method and target of a study's main table; no additional runs."""
     this = study(name)
     number = next(number for number, base in this.tables.items() if base == this.small)  # the main table
     return methods(name) | table_results(name, number)
 
 
 def audit_independence(name: str) -> Rows:
-    """The runs of Figure 5a, and those of the paper's equations where the study has them."""
+    """The runs of Figure 5a, and those of the paper's equations if the study has them."""
     task = study(name).task
     rows = {row: [run for run in runs if run.target == task] for row, runs in audit_selection(name).items()}
     return figure5ab(name) | {row: runs for row, runs in rows.items() if "equations" in row}
 
 
-ITEMS = {
-    **{f"table{n:02d}": (lambda name, n=n: table_results(name, n)) for n in (1, 2, 3, 4, 10, 11, 12, 13, 14)},
-    **{"table05": table5, "table06": table6, "table07": table7, "table08": table8, "table09": table9},
-    **{"figure3": figure3, "figure4": figure4_figure6, "figure6": figure4_figure6},
-    **{"figure5a": figure5ab, "figure5b": lambda name: figure5ab(name, large=True)},
-    "methods": methods,
-    **{"audit_true_intervention": audit_true_intervention, "audit_recipe": audit_recipe},
-    **{"audit_selection": audit_selection, "audit_importance": table6, "audit_independence": audit_independence},
-    **{"figure5c": figure5cd, "figure5d": lambda name: figure5cd(name, large=True)},
+def audit_tau(name: str) -> Rows:
+    """The weight of the printed Eq. 10: the paper's equations over a wide range of tau, one target and seed."""
+    this = study(name)
+    fields = dict(this.small, target=this.task, recipe="paper", seed=this.seeds[0])
+    return {f"tau = {tau:g}": [Run(**fields, tau=tau)] for tau in this.audit_taus}
+
+
+def curves(name: str) -> Rows:
+    """Every method of the main table (on the embedded data: every method), for the training curves."""
+    return {row: runs for row, runs in audit_selection(name).items() if row in LABELS.values()}
+
+
+def _result_table(number: int) -> Item:
+    benchmark = {1: "digits_dg", 2: "pacs", 3: "pacs", 4: "officehome", 10: "minidomainnet"}
+    dataset = benchmark[number - 10 if number > 10 else number]
+    rows = partial(table_results, number=number)
+    return Item(f"table{number:02d}", f"Table {number}", "table_results", rows, TABLE_KINDS, dataset)
+
+
+def _pacs(stem: str, title: str, notebook: str, rows: Callable, kinds=FIGURE_KINDS, **more) -> Item:
+    return Item(stem, title, notebook, rows, kinds, "pacs", **more)
+
+
+_SCHEMATICS = "figure1_figure2_figure3_schematics"
+_TRUE, _ATTENTION = "audit_true_intervention", "figure4_figure6_gradcam"
+_LIST = (  # in the order of the report: the paper's figures and tables, beyond the paper, audits, tour
+    Item("figure1", "Figure 1", _SCHEMATICS, kinds=DRAWING_KINDS),
+    Item("figure2", "Figure 2", _SCHEMATICS, kinds=DRAWING_KINDS),
+    Item("figure3", "Figure 3", _SCHEMATICS, figure3, DRAWING_KINDS),
+    *(_result_table(number) for number in (1, 2, 3, 4)),
+    _pacs("figure4", "Figure 4", _ATTENTION, figure4_figure6, WITH_TABLE, needs_weights=True),
+    _pacs("table05", "Table 5", "table5_ablation", table5, TABLE_KINDS),
+    _pacs("table06", "Table 6", "table6_importance", table6, TABLE_KINDS),
+    _pacs("figure5a", "Figure 5a", "figure5ab_independence", figure5ab),
+    _pacs("figure5b", "Figure 5b", "figure5ab_independence", partial(figure5ab, large=True)),
+    _pacs("figure5c", "Figure 5c", "figure5cd_sensitivity", figure5cd),
+    _pacs("figure5d", "Figure 5d", "figure5cd_sensitivity", partial(figure5cd, large=True)),
+    _pacs("table07", "Table 7", "table7_table8_dimension", table7, TABLE_KINDS),
+    _pacs("table08", "Table 8", "table7_table8_dimension", table8, TABLE_KINDS),
+    _pacs("table09", "Table 9", "table9_sampling", table9, TABLE_KINDS),
+    *(_result_table(number) for number in (10, 11, 12, 13, 14)),
+    _pacs("figure6", "Figure 6", _ATTENTION, figure4_figure6, WITH_TABLE, needs_weights=True),
+    Item("methods", "All methods in one harness", "table_methods", methods, WITH_TABLE, trains=False),
+    Item("curves", "Training curves", "curves", curves, trains=False),
+    Item(_TRUE, "Audit: true intervention", _TRUE, audit_true_intervention, needs_weights=True),
+    Item("audit_recipe", "Audit: recipe", "audit_recipe", audit_recipe, needs_weights=True),
+    Item("audit_rank", "Audit: rank", "audit_recipe", needs_weights=True),
+    Item("audit_tau", "Audit: weight of Eq. 10", "audit_recipe", audit_tau, needs_weights=True),
+    Item("audit_selection", "Audit: selection", "audit_selection", audit_selection, trains=False),
+    Item("audit_importance", "Audit: importance", "audit_importance", table6, needs_weights=True),
+    Item("audit_independence", "Audit: independence", "audit_independence", audit_independence, needs_weights=True),
+    *(
+        Item(f"tour_{word}", f"Tour: {word}", "00_tour", kinds=DRAWING_KINDS)
+        for word in ("intervention", "fourier", "correlation", "masks")
+    ),
+    Item("benchmark", "Benchmark", "benchmark", kinds=WITH_TABLE, by_hand=True),
+    Item("claims", "Scoreboard", "report", kinds=TABLE_KINDS, by_hand=True),
+)
+ITEMS = {item.stem: item for item in _LIST}
+NOTEBOOKS = {  # notebook -> the stems of its items
+    notebook: tuple(item.stem for item in _LIST if item.notebook == notebook)
+    for notebook in dict.fromkeys(item.notebook for item in _LIST)
 }
+AUDITS = tuple(notebook for notebook in NOTEBOOKS if notebook.startswith("audit"))
 
 
-def expected(item: str, name: str) -> list[Run]:
-    """The runs of an item, each once; a schematic or a picture of the tour needs none."""
-    known = [item for items in NOTEBOOKS.values() for item in items]
-    if item not in known:
-        raise refuse("item", item, sorted(known))
-    if item not in ITEMS or not has(name, item):
-        return []
-    return list(dict.fromkeys(run for runs in ITEMS[item](name).values() for run in runs))
+def find(stem: str) -> Item:
+    """The item of this stem; raises UserError if there is none."""
+    if stem not in ITEMS:
+        raise invalid("item", stem, sorted(ITEMS))
+    return ITEMS[stem]
+
+
+@cache
+def rows(stem: str, name: str) -> Rows:
+    """The rows of an item in a study with their runs; none for a drawing, or if the study leaves the item out."""
+    this, item = study(name), find(stem)
+    left_out = stem in this.without or (this.items is not None and stem not in this.items)
+    return {} if left_out or item.rows is None else item.rows(name)
+
+
+def has(name: str, stem: str) -> bool:
+    """Whether a study draws an item: it is not left out, and has rows if it needs runs."""
+    this, item = study(name), find(stem)
+    if item.rows is not None:
+        return bool(rows(stem, name))
+    return stem not in this.without and (this.items is None or stem in this.items)
+
+
+def title(stem: str, name: str) -> str:
+    """The title of an item in a study: `Table 2, stand-in on tiny`; `Table 3, at 96 pixels`."""
+    item, runs = find(stem), expected(stem, name)
+    if item.dataset is None or not runs:
+        return item.title
+    if runs[0].dataset != item.dataset:
+        return f"{item.title}, stand-in on {runs[0].dataset}"
+    size = runs[0].image_size
+    return item.title if size == settings(item.dataset).image_size else f"{item.title}, at {size} pixels"
+
+
+def expected(stem: str, name: str) -> list[Run]:
+    """The runs of an item in a study, each once; none for a drawing."""
+    return list(dict.fromkeys(run for runs in rows(stem, name).values() for run in runs))
 
 
 def all_runs(name: str, with_extras: bool = False) -> list[Run]:
-    """Every run of a study, each once, in the order of the paper; the extras only where they are asked for."""
-    items = [item for item in sorted(ITEMS) if with_extras or item not in EXTRAS]
-    runs = dict.fromkeys(run for item in items for run in expected(item, name))
-    return [run for run in runs if with_extras or run.seed in study(name).seeds]
+    """Every run of a study, each once, by stem; the extras (`trains`) only on request."""
+    stems = [stem for stem in sorted(ITEMS) if with_extras or ITEMS[stem].trains]
+    return list(dict.fromkeys(run for stem in stems for run in expected(stem, name)))
 
 
-EXTRAS = ("methods", "audit_selection")  # drawn from the runs that are there; trained by `make methods`
-NOTEBOOKS = {  # which notebook owns which items
-    "00_tour": ("tour_intervention", "tour_fourier", "tour_correlation", "tour_masks"),
-    "figure1_figure2_figure3_schematics": ("figure1", "figure2", "figure3"),
-    "figure4_figure6_gradcam": ("figure4", "figure6"),
-    "figure5ab_independence": ("figure5a", "figure5b"),
-    "figure5cd_sensitivity": ("figure5c", "figure5d"),
-    "table_results": tuple(f"table{n:02d}" for n in (1, 2, 3, 4, 10, 11, 12, 13, 14)),
-    "table5_ablation": ("table05",),
-    "table6_importance": ("table06",),
-    "table7_table8_dimension": ("table07", "table08"),
-    "table9_sampling": ("table09",),
-    "table_methods": ("methods",),
-    "audit_true_intervention": ("audit_true_intervention",),
-    "audit_recipe": ("audit_recipe", "audit_rank"),
-    "audit_selection": ("audit_selection",),
-    "audit_importance": ("audit_importance",),
-    "audit_independence": ("audit_independence",),
-}
-AUDITS = tuple(notebook for notebook in NOTEBOOKS if notebook.startswith("audit"))
-NEED_WEIGHTS = {"figure4_figure6_gradcam", *AUDITS} - {"audit_selection"}
+def core(name: str) -> list[Run]:
+    """What `make` trains to check the records: DeepAll, Mix and CIRL on every target, the variants on one; seed 0."""
+    this = study(name)
+    main = [run for method in ("deepall", "mix", "cirl") for run in runs_of(name, this.small, None, method=method)]
+    variants = [run for row in VARIANTS.values() for run in runs_of(name, this.small, (this.task,), **row)]
+    return [run for run in dict.fromkeys([*main, *variants]) if run.seed == this.seeds[0]]
 
 
-def notebooks(name: str, weights: bool = True) -> dict[str, tuple[str, ...]]:
-    """The notebooks of a study with those of their items that it has.
+def notebooks(name: str, weights: bool = True, trained: list[Run] | None = None) -> dict[str, tuple[str, ...]]:
+    """The notebooks of a study, each with those of its items that the study has.
 
-    Without weights there is no Grad-CAM and no look inside, and the tour, which trains, is left as it is."""
-    left_out = set() if name == "tiny" and weights else {"00_tour"}
-    left_out |= set() if weights else NEED_WEIGHTS
+    Without weights the notebooks that need them are left out, and so is the tour, which trains. With `trained` only the
+    weights of these runs are there: what needs others is left out."""
     kept = {
-        notebook: tuple(item for item in items if has(name, item) and (item not in ITEMS or ITEMS[item](name)))
-        for notebook, items in NOTEBOOKS.items()
+        notebook: tuple(stem for stem in stems if has(name, stem) and not ITEMS[stem].by_hand)
+        for notebook, stems in NOTEBOOKS.items()
     }
-    return {notebook: items for notebook, items in kept.items() if items and notebook not in left_out}
-
-
-def kinds(item: str) -> tuple[str, ...]:
-    """The files of an item in `figures/<study>/`."""
-    if item.startswith("table"):
-        return ("md", "csv")
-    has_numbers = item.startswith("audit") or (item in ITEMS and item != "figure3")
-    return ("md", "png", "pdf", "csv") if has_numbers else ("md", "png", "pdf")
+    left_out = set() if name == "tiny" and weights else {"00_tour"}
+    for item in (item for item in _LIST if item.needs_weights):
+        if not weights or (trained is not None and not {*expected(item.stem, name)} <= {*trained}):
+            left_out.add(item.notebook)
+    return {notebook: stems for notebook, stems in kept.items() if stems and notebook not in left_out}

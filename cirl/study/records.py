@@ -1,28 +1,32 @@
-"""Reading finished runs back, from their folders or from the two committed files that collect them.
+"""Records of finished runs: read from the runs' folders and from the two committed files that collect them.
 
     data/results.csv    one row per finished run
     data/history.csv    one row per epoch of a finished run
 
-A run's folder speaks first; where there is none, the collected files do, so that tables and curves render on a machine
-without a GPU and without checkpoints. What neither knows is missing, and said to be.
+A run's folder takes precedence; without one, the collected files are read, so that tables and curves render on a
+machine without a GPU and without checkpoints. A record that cannot be trusted is skipped with the reason.
 """
 
-import json
+import csv
+import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
 
 import pandas as pd
+from filelock import FileLock
 
 from cirl import paths
-from cirl.errors import UserError, reason, refuse
+from cirl.errors import UserError, invalid, reason
 from cirl.run.config import Run
 from cirl.run.digest import training_digest
 from cirl.run.files import read_json, write
 from cirl.run.folder import RULES, folder, is_finished, other_fields
 
 FIELDS = [field.name for field in fields(Run)]
+CHOSEN = ("epoch", "source_val", "target", "invariance", "independence")  # what a record holds of the epoch of a rule
+_RESULTS = [f"{rule}.{name}" for rule in RULES for name in CHOSEN]
 ORIGIN = ("commit", "code", "data_digest", "weights_digest", "cpu", "threads")  # what a record keeps of its provenance
 
 
@@ -34,118 +38,97 @@ def pairs(rows: dict[str, list[Run]]) -> list[tuple[str, Run]]:
 def load_runs(rows: dict[str, list[Run]], rule: str = "source_val", importance: bool = False) -> pd.DataFrame:
     """One row per finished run of an item: the item's row, the run's fields, and its results under a selection rule.
 
-    `accuracy` is that on the target domain, in per cent. `attrs` says what was expected, what is missing, which folders
-    were skipped and why, and which runs come from other code than the present; a skipped or unfinished run is read from
-    the collected results, if they know it. With `importance` the readings of Table 6 are computed from the weights."""
+    `accuracy` is on the target domain, in per cent. `attrs` holds the number of expected runs, the ids of missing runs
+    and of runs of other code, and the skipped records with reasons. With `importance` the readings of Table 6 are
+    computed from the weights."""
     if rule not in RULES:
-        raise refuse("rule", rule, RULES)
-    collected = _collected("results.csv").set_index("id", drop=False)
-    found, missing, skipped, other_code = [], [], {}, set()
-    for row, run in pairs(rows):
-        record = _record(run, collected, skipped, importance)
-        if record is None:
-            missing.append(run.id)
-        else:
-            found.append({"row": row, **asdict(run), **_under(record, rule), "rule": rule})
-            other_code |= set() if record.get("code") == training_digest(run) else {run.id}
+        raise invalid("rule", rule, RULES)
+    runs = {run.id: run for _, run in pairs(rows)}
+    records, skipped = folder_records(runs.values(), importance)
+    collected, damaged = collected_records(run for run in runs.values() if run.id not in records)
+    records |= collected
+    found = [
+        {"row": row, **asdict(run), **_chosen(records[run.id], rule), "rule": rule}
+        for row, run in pairs(rows)
+        if run.id in records
+    ]
     table = pd.DataFrame(found, columns=None if found else ["row", *FIELDS, "accuracy", "source_val", "epoch", "rule"])
     if importance:
         from cirl.metrics import READINGS  # late: most tables need no torch
 
         readings = [f"importance_{reading}.{part}" for reading in READINGS for part in ("mean", "std")]
         table = table.reindex(columns=[*table.columns, *(name for name in readings if name not in table)])
-    expected = {run.id for _, run in pairs(rows)}
-    table.attrs.update(expected=len(expected), missing=sorted(set(missing)), skipped=skipped)
-    table.attrs["other_code"] = sorted(other_code)
+    table.attrs.update(expected=len(runs), missing=sorted(runs.keys() - records.keys()), skipped=damaged | skipped)
+    other = [name for name, record in records.items() if record.get("code") != training_digest(runs[name])]
+    table.attrs.update(other_code=sorted(other), here=len(records.keys() - collected.keys()))
     return table
 
 
 def load_history(rows: dict[str, list[Run]]) -> pd.DataFrame:
     """One row per epoch of the finished runs of an item, with the item's row and the run's seed and target."""
-    collected = _collected("history.csv")
-    parts, skipped = [], {}
+    runs = {run.id: run for _, run in pairs(rows)}
+    histories, skipped = _folder_histories(runs.values())
+    collected = dict(iter(_read_collected("history.csv").groupby("id", sort=False)))
+    for name in runs.keys() - histories.keys() & collected.keys():
+        try:
+            histories[name] = _checked_history(collected[name])
+        except UserError as error:
+            skipped[name] = f"history.csv: {error}"
+    parts = []
     for row, run in pairs(rows):
-        own = folder(run) / "history.csv"
-        sound = _own(run, skipped) is not None and own.exists()
-        epochs = pd.read_csv(own) if sound else collected[collected["id"] == run.id]
-        epochs = epochs.rename(columns={"target": "accuracy"}).dropna(axis=1, how="all")
-        parts.append(epochs.assign(row=row, id=run.id, seed=run.seed, target=run.target))
+        if run.id in histories:
+            epochs = histories[run.id].rename(columns={"target": "accuracy"}).dropna(axis=1, how="all")
+            parts.append(epochs.assign(row=row, id=run.id, seed=run.seed, target=run.target))
     known = ["row", "id", "seed", "target", "epoch", "accuracy", "source_val", "independence", "floor", "invariance"]
-    parts = [part for part in parts if len(part)]
     table = pd.concat(parts) if parts else pd.DataFrame(columns=known)
-    expected = {run.id for _, run in pairs(rows)}
-    table.attrs.update(expected=len(expected), missing=sorted(expected - set(table["id"])), skipped=skipped)
+    table.attrs.update(expected=len(runs), missing=sorted(runs.keys() - histories.keys()), skipped=skipped)
     return table
 
 
+def recorded(ids: set[str]) -> set[str]:
+    """Those of the run ids that have a finished folder or a row in results.csv, without a look at what they hold."""
+    collected = {*_read_collected("results.csv")["id"]}
+    return {name for name in ids if name in collected or (paths.RUNS / name / "metrics.json").exists()}
+
+
 def coverage(table: pd.DataFrame) -> str:
-    """How many of the expected runs are there (`18 of 20 runs`), come from other code, or were skipped."""
+    """How many of the expected runs have records (`18 of 20 runs`), come from other code, or were skipped."""
     expected, missing = table.attrs["expected"], table.attrs["missing"]
     found = expected - len(missing)
     parts = [f"{found} of {expected} runs"]
+    if table.attrs.get("here"):
+        parts.append(f"{table.attrs['here']} trained here")
     if table.attrs.get("other_code"):
         parts.append(f"{len(table.attrs['other_code'])} of {found} runs come from other code")
     if table.attrs.get("skipped"):
-        parts.append("folders skipped: " + "; ".join(f"{name}: {why}" for name, why in table.attrs["skipped"].items()))
+        parts.append("records skipped: " + "; ".join(f"{name}: {why}" for name, why in table.attrs["skipped"].items()))
     return parts[0] + (f" ({'; '.join(parts[1:])})" if parts[1:] else "")
 
 
 def collect(runs: Iterable[Run], study: str) -> None:
-    """Bring the study's finished runs into results.csv and history.csv; the rows of other runs stay as they are."""
-    results, history = _collected("results.csv"), _collected("history.csv")
-    done, skipped = [], {}
-    new_results = []
-    for run in runs:
-        record = _own(run, skipped, importance=True)
-        if record is not None:
-            done.append(run)
-            new_results.append({"id": run.id, "study": study, **asdict(run), **record})
-    for name, why in skipped.items():
-        warnings.warn(f"skipped {name}: {why}", stacklevel=2)
-    ids = {run.id for run in done}
-    new_history = [pd.read_csv(folder(run) / "history.csv").assign(id=run.id) for run in done]
-    results = pd.concat([results[~results["id"].isin(ids)], pd.DataFrame(new_results)])
-    history = pd.concat([history[~history["id"].isin(ids)], *new_history])
-    history = history[["id", *[column for column in history.columns if column not in ("id", "seconds")]]]
-    write(paths.DATA / "results.csv", results.sort_values("id").to_csv(index=False))
-    write(paths.DATA / "history.csv", history.sort_values(["id", "epoch"]).to_csv(index=False))
+    """Write the study's finished runs into results.csv and history.csv; rows of other runs are kept.
+
+    A lock makes the read and the write one step, so that two processes at once lose nothing."""
+    runs = {run.id: run for run in runs}
+    paths.DATA.mkdir(parents=True, exist_ok=True)
+    with FileLock(paths.DATA / ".collect.lock"):
+        results, history = _read_collected("results.csv"), _read_collected("history.csv")
+        records, skipped = folder_records(runs.values(), importance=True)
+        histories, no_history = _folder_histories(runs[name] for name in records)
+        for name, why in (skipped | no_history).items():
+            warnings.warn(f"skipped {name}: {why}", stacklevel=2)
+        new = [{"id": name, "study": study, **asdict(runs[name]), **records[name]} for name in histories]
+        results = pd.concat([results[~results["id"].isin(histories)], pd.DataFrame(new)])
+        new = [epochs.assign(id=name) for name, epochs in histories.items()]
+        history = pd.concat([history[~history["id"].isin(histories)], *new])
+        history = history[["id", *[column for column in history.columns if column not in ("id", "seconds")]]]
+        if histories:
+            write(paths.DATA / "results.csv", results.sort_values("id").to_csv(index=False))
+            write(paths.DATA / "history.csv", history.sort_values(["id", "epoch"]).to_csv(index=False))
 
 
-def _record(run, collected, skipped, importance):
-    """The flat results of a finished run, or None."""
-    own = _own(run, skipped, importance)
-    if own is None and run.id in collected.index:
-        return collected.loc[run.id].to_dict()
-    return own
-
-
-def _own(run, skipped, importance=False):
-    """The flat record in the run's own folder, None where there is none or it cannot be trusted; `skipped` says why."""
-    if not is_finished(run):
-        return None
-    try:
-        config, metrics = read_json(folder(run) / "config.json"), read_json(folder(run) / "metrics.json")
-    except (UserError, OSError) as error:
-        skipped[run.id] = reason(error)
-        return None
-    other = other_fields(run, config)
-    lacks = [name for name in (*RULES, "floor") if name not in metrics]
-    if metrics.get("id") != run.id:
-        skipped[run.id] = f"metrics.json is the record of {metrics.get('id')}"
-    elif other:
-        skipped[run.id] = f"config.json says {', '.join(f'{name}={config.get(name)!r}' for name in other)}"
-    elif lacks:
-        skipped[run.id] = f"metrics.json lacks {', '.join(lacks)}, perhaps an older version's"
-    else:
-        origin = config.get("provenance", {})
-        metrics = {name: value for name, value in metrics.items() if name != "model_sha256"}
-        metrics |= importances(folder(run) / "model.pt") if importance else {}
-        return _flat(metrics | {name: origin.get(name) for name in ORIGIN})
-    return None
-
-
-def importances(weights: Path) -> dict[str, dict[str, float]]:
-    """The readings of Table 6 from the weights of a finished run; none where the weights are gone."""
+def importances(weights: Path) -> dict[str, float]:
+    """The readings of Table 6 from the weights of a finished run; none if the weights are gone."""
     if not weights.exists():
         return {}
     import torch  # late: most tables need no weights
@@ -153,41 +136,142 @@ def importances(weights: Path) -> dict[str, dict[str, float]]:
     from cirl.metrics import READINGS, representation_importance
 
     W = torch.load(weights, map_location="cpu", weights_only=True, mmap=True)["h1.weight"]
-    readings = {reading: representation_importance(W, reading) for reading in READINGS}
-    return {f"importance_{name}": {"mean": r.mean().item(), "std": r.std().item()} for name, r in readings.items()}
-
-
-def _flat(metrics):
-    """`source_val.target` and so on: a record in one row."""
     flat = {}
-    for name, value in metrics.items():
-        values = value.items() if isinstance(value, dict) else [(None, value)]
-        flat |= {f"{name}.{key}" if key else name: each for key, each in values}
-    return flat
+    for reading in READINGS:
+        importance = representation_importance(W, reading)
+        flat[f"importance_{reading}.mean"], flat[f"importance_{reading}.std"] = importance.mean(), importance.std()
+    return {name: value.item() for name, value in flat.items()}
 
 
-def _under(record, rule):
-    """The columns of a record under one rule; accuracy on the target is `accuracy`, since `target` is the domain."""
-    chosen = {key.removeprefix(f"{rule}."): value for key, value in record.items() if key.startswith(f"{rule}.")}
+def folder_records(runs: Iterable[Run], importance: bool = False) -> tuple[dict[str, dict], dict[str, str]]:
+    """The records of the runs with a finished folder, by id, and the folders skipped with reasons."""
+    records, skipped = {}, {}
+    for run in (run for run in runs if is_finished(run)):
+        try:
+            records[run.id] = _folder_record(run, importance)
+        except (UserError, OSError) as error:
+            skipped[run.id] = reason(error)
+    return records, skipped
+
+
+def _folder_record(run, importance):
+    """The record in a run's folder as one flat row; raises UserError if it cannot be trusted."""
+    config, metrics = (read_json(folder(run) / name) for name in ("config.json", "metrics.json"))
+    if metrics.get("id") != run.id:
+        raise UserError(f"metrics.json is the record of {metrics.get('id')}")
+    if other := other_fields(run, config):
+        raise UserError(f"config.json says {', '.join(f'{name}={config.get(name)!r}' for name in other)}")
+    if lacks := [name for name in (*RULES, "floor") if name not in metrics]:
+        raise UserError(f"metrics.json lacks {', '.join(lacks)}, perhaps an older version's")
+    origin = config.get("provenance") or {}
+    if not isinstance(origin, dict):
+        raise UserError("config.json has a provenance that is not an object")
+    if odd := [rule for rule in RULES if not isinstance(metrics[rule], dict)]:
+        raise UserError(f"metrics.json has {odd[0]}={metrics[odd[0]]!r:.40}")
+    record = {name: metrics.get(name) for name in ("seconds", "floor", "model_sha256")}
+    record |= {f"{rule}.{name}": metrics[rule].get(name) for rule in RULES for name in CHOSEN}
+    record |= importances(folder(run) / "model.pt") if importance else {}
+    record |= {name: origin.get(name) for name in ORIGIN}
+    return _checked_record(record, "metrics.json")
+
+
+def collected_records(runs: Iterable[Run]) -> tuple[dict[str, dict], dict[str, str]]:
+    """The collected records of the given runs, by id, and those skipped with reasons."""
+    records, skipped = {}, {}
+    runs = {run.id: run for run in runs}
+    collected = _read_collected("results.csv")
+    collected = collected[collected["id"].isin(runs)].copy()
+    for name in [name for name in collected if name in ("seconds", "floor", *_RESULTS)]:
+        collected[name] = pd.to_numeric(collected[name], errors="coerce")  # one odd cell makes a column text
+    twice = set(collected["id"][collected["id"].duplicated()])
+    for record in collected.to_dict("records"):
+        name = record["id"]
+        try:
+            if name in twice:
+                raise UserError("results.csv has two rows of this run")
+            if other := [field for field in FIELDS if _differs(record.get(field), getattr(runs[name], field))]:
+                raise UserError(f"results.csv says {', '.join(f'{field}={record[field]}' for field in other)}")
+            records[name] = _checked_record(record, "results.csv")
+        except UserError as error:
+            skipped[name] = str(error)
+    return records, skipped
+
+
+def _differs(cell, value):
+    """Whether a cell of a csv file holds another value than a run's field; an empty cell is of before the field."""
+    if pd.isna(cell):
+        return False
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return not _is_number(cell) or float(cell) != value
+    return str(cell) != str(value)
+
+
+def _checked_record(record, file):
+    """The record, if its numbers are possible: accuracies from 0 to 100, all others numbers."""
+    for rule in RULES:
+        for name in CHOSEN:
+            value = record.get(f"{rule}.{name}")
+            high = 100 if name in ("source_val", "target") else math.inf
+            low = 0 if name != "invariance" else -math.inf
+            if not _is_number(value) or not low <= value <= high:
+                raise UserError(f"{file} has {rule}.{name}={value!r:.40}")
+    for name in ("seconds", "floor"):
+        if not _is_number(record.get(name)):
+            raise UserError(f"{file} has {name}={record.get(name)!r:.40}")
+    return record
+
+
+def _is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _folder_histories(runs):
+    """The histories of the runs whose folder can be trusted, by id, and those skipped with reasons."""
+    runs = {run.id: run for run in runs}
+    records, skipped = folder_records(runs.values())
+    histories = {}
+    for name in records:
+        try:
+            histories[name] = _checked_history(pd.read_csv(folder(runs[name]) / "history.csv"))
+        except (UserError, OSError, ValueError) as error:  # pandas' parser errors are ValueErrors
+            skipped[name] = f"history.csv: {reason(error)}"
+    return histories, skipped
+
+
+def _checked_history(epochs):
+    """The epochs, if they have the columns of a history and each epoch is there once."""
+    if lacks := [name for name in ("epoch", "source_val", "target", "independence") if name not in epochs]:
+        raise UserError(f"lacks {', '.join(lacks)}")
+    if not len(epochs) or epochs["epoch"].duplicated().any():
+        raise UserError("has no epoch" if not len(epochs) else "has an epoch twice")
+    accuracies = epochs[["source_val", "target"]].apply(pd.to_numeric, errors="coerce")
+    if not ((accuracies >= 0) & (accuracies <= 100)).all(axis=None):
+        raise UserError("has an accuracy that is not between 0 and 100")
+    return epochs
+
+
+def _chosen(record, rule):
+    """A record's columns under one rule; accuracy on the target is `accuracy`, since `target` is the domain."""
+    always = [name for name in record if name.startswith("importance") or name in ("floor", "seconds", *ORIGIN)]
+    chosen = {name: record[f"{rule}.{name}"] for name in CHOSEN}
     chosen["accuracy"] = chosen.pop("target")
-    rest = {
-        key: value
-        for key, value in record.items()
-        if key.startswith("importance") or key in ("floor", "seconds", *ORIGIN)
-    }
-    return rest | chosen
+    return {name: record[name] for name in always} | chosen
 
 
-def _collected(name):
-    """A collected file, empty where there is none; a damaged one is named with its line."""
+def _read_collected(name):
+    """A collected file, without rows if there is none or it is empty; raises UserError naming a damaged line."""
     file = paths.DATA / name
-    if not file.exists():
+    if not file.exists() or not file.stat().st_size:
+        if file.exists():
+            warnings.warn(f"{file} is empty. Restore it with git checkout.", stacklevel=3)
         return pd.DataFrame({"id": pd.Series(dtype=str)})
-    lines = file.read_text().splitlines()
-    width = lines[0].count(",") if lines else 0
-    for number, line in enumerate(lines, 1):
-        if line.count(",") != width or (number == 1 and not line.startswith("id,")):
-            raise UserError(
-                f"{file}, line {number}, is damaged: {json.dumps(line[:60])}. Restore it with git checkout."
-            )
-    return pd.read_csv(file, keep_default_na=True)
+    with open(file, newline="", encoding="utf-8", errors="replace") as lines:
+        reader = csv.reader(lines, strict=True)
+        try:
+            head = next(reader)
+            damaged = "id" not in head or any(len(cells) != len(head) for cells in reader)
+        except csv.Error:
+            damaged = True
+        if damaged:
+            raise UserError(f"{file}, line {reader.line_num}, is damaged. Restore it with git checkout.")
+    return pd.read_csv(file)

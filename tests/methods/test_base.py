@@ -9,9 +9,20 @@ import torch
 from helpers import batch, before, make, steps_of
 from torch import nn
 
-from cirl import fourier
-from cirl.methods.base import Method, by_domain, decay, distances, floats, over_pairs, parameters_of, ramp, sample_beta
+from cirl import _gumbel_fused, fourier
+from cirl.methods.base import (
+    Method,
+    by_domain,
+    decay,
+    detached,
+    distances,
+    over_pairs,
+    parameters_of,
+    ramp,
+    sample_beta,
+)
 from cirl.methods.deepall import DeepAll
+from cirl.methods.table import TABLE
 
 x, y, d = batch()
 B = len(x)
@@ -112,9 +123,25 @@ def test_features_are_the_encoders_and_logits_the_classifiers():
     assert DeepAll.classify is Method.classify
 
 
-def test_terms_are_brought_over_as_numbers():
-    terms = floats(a=torch.tensor(1.5, requires_grad=True), b=torch.tensor(2.0))
-    assert terms == {"a": 1.5, "b": 2.0} and all(type(value) is float for value in terms.values())
+def test_terms_lose_their_graph_and_keep_their_values():
+    terms = detached(a=torch.tensor(1.5, requires_grad=True), b=torch.tensor(2.0))
+    assert terms == {"a": 1.5, "b": 2.0} and not terms["a"].requires_grad
+
+
+# These branch on the batch or on a draw of the host, or their optimizer counts its steps there.
+READ_THE_HOST = {"mixup", "mtl", "jigen", "mldg", "mixstyle", "metareg", "masf", "mmd_aae"}
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE if name not in READ_THE_HOST])
+def test_a_step_does_not_wait_for_the_device(name, monkeypatch):
+    """On a GPU each of these calls would make the host wait for all steps before."""
+    learner, reads = make(name), []
+    monkeypatch.setattr(_gumbel_fused, "_new_seed", lambda: 0)  # drawn on the host
+    for call in ("item", "tolist", "__bool__", "__int__", "__float__", "cpu", "numpy"):
+        original = getattr(torch.Tensor, call)
+        monkeypatch.setattr(torch.Tensor, call, lambda tensor, f=original, c=call: reads.append(c) or f(tensor))
+    learner.update(*batch(), 1.0)
+    assert reads == []
 
 
 def test_the_seed_decides_the_first_weights():

@@ -57,7 +57,8 @@ def test_the_perturbation_is_three_blocks_between_two_convolutions(size):
     net = spread_out(perturbation(run()))
     x = torch.rand(2, 3, size, size)
     parameters = [*net.parameters()]
-    assert len(parameters) == 1 + 6 + 1 + 2
+    shapes = [(8, 3, 3, 3), *[(8, 8, 3, 3)] * 6, (8, 8, 1, 1), (3, 8, 1, 1), (3,)]
+    assert [tuple(parameter.shape) for parameter in parameters] == shapes
     torch.testing.assert_close(net(x), perturbed_by_hand(parameters, x), rtol=1e-3, atol=1e-4)
 
 
@@ -97,16 +98,18 @@ def translated_by_hand(p, x, domain, count, ends):
 def test_the_translator_is_two_halvings_two_blocks_and_two_doublings(more, ends, size):
     net = spread_out(Translator(run(**more), 5))
     x, domain = torch.rand(2, 3, size, size), torch.tensor([4, 1])
+    kernels = [parameter.shape[2] for parameter in net.parameters() if parameter.dim() == 4]
+    assert kernels == [ends, 4, 4, 3, 3, 3, 3, 4, 4, ends]
     expected = translated_by_hand(net.parameters(), x, domain, 5, ends)
     torch.testing.assert_close(net(x, domain), expected, rtol=1e-3, atol=1e-4)
 
 
 def test_the_translator_repeats_the_border_of_images_that_cannot_be_halved_twice():
     net = spread_out(Translator(run(), 3))
-    x, domain = torch.rand(2, 3, 18, 21), torch.tensor([0, 2])
-    filled = pad(x, (0, 3, 0, 2), mode="replicate")
+    x, domain = torch.rand(2, 3, 19, 21), torch.tensor([0, 2])
+    filled = pad(x, (0, 3, 0, 1), mode="replicate")
     assert net(x, domain).shape == x.shape
-    torch.testing.assert_close(net(x, domain), net(filled, domain)[:, :, :18, :21])
+    torch.testing.assert_close(net(x, domain), net(filled, domain)[:, :, :19, :21])
 
 
 def test_the_wanted_domain_changes_the_whole_picture():
@@ -141,7 +144,7 @@ def test_the_decoder_doubles_small_maps_until_they_are_as_large_as_the_image(mor
     net = spread_out(Decoder(this))
     ups = [layer for layer in net.modules() if isinstance(layer, nn.ConvTranspose2d)]
     assert [(up.in_channels, up.out_channels) for up in ups] == [*pairwise(channels)]
-    assert len(ups) == doublings
+    assert [up.kernel_size for up in ups] == [(4, 4)] * doublings
     h = torch.randn(2, this.dim)
     expected = decoded_by_hand([*net.parameters()], h, channels[0], start, this.image_size)
     assert expected.shape == (2, 3, this.image_size, this.image_size)

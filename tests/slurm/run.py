@@ -1,8 +1,11 @@
-"""The grid through a real SLURM: `make test-slurm`, as root on Debian or Ubuntu, in some ten minutes.
+"""The grid through a real SLURM: `make test-slurm`, as root on Debian or Ubuntu, in about a quarter of an hour.
 
-A cluster of one node comes up in a folder of its own. Four runs of `tiny` go through profiles/slurm as two jobs of two.
-The first job that has a checkpoint is cancelled (Snakemake sends it again), the second is put back into the queue
-(SLURM starts it again). Both must go on at their epoch, and all runs end with the bits of runs without SLURM.
+A cluster of one node is started in a temporary folder. Four runs of `tiny` go through profiles/slurm as two jobs of
+two. The first job that has a checkpoint is cancelled (Snakemake submits it again), the second is requeued (SLURM
+restarts it). Both must resume at their epoch, and all runs must be bit-identical to runs without SLURM. Then
+
+- the driver of another two runs is killed; its jobs finish, and the next driver must leave their results as they are;
+- two tasks of one job start the same run: one trains it, the other names the first and leaves.
 """
 
 import io
@@ -27,7 +30,8 @@ from cirl.run.files import read_checked
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = [Run("tiny", target, "deepall").id for target in ("plain", "photo", "street", "print")]
-TARGETS = [f"data/runs/{run}/metrics.json" for run in RUNS]
+MORE = [Run("tiny", target, "mix").id for target in ("plain", "photo")]
+SHARED = Run("tiny", "street", "deepall", seed=9, epochs=2)
 HERE = ("--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "5", "--latency-wait", "5")
 CONFIG = """
 ClusterName=test
@@ -61,7 +65,7 @@ def stop(message):
 
 
 def install():
-    """SLURM and munge from Debian's packages, where they are not there yet."""
+    """Install SLURM and munge from Debian's packages if they are missing."""
     if os.geteuid() != 0:
         stop("SLURM's daemons and apt-get need root; run it as root, best in a container.")
     if not all(shutil.which(name) for name in ("munged", "slurmctld", "slurmd", "sbatch")):
@@ -73,16 +77,16 @@ def install():
 
 
 def until(holds, what, minutes=10.0):
-    """Wait until something holds; not for ever."""
+    """Wait until something holds, for a limited time."""
     end = time.monotonic() + 60 * minutes
     while not holds():
         if time.monotonic() > end:
-            stop(f"waited {minutes} minutes in vain: {what}.")
+            stop(f"waited {minutes} minutes: {what}.")
         time.sleep(0.2)
 
 
 def slurm(*command):
-    """The words that one of SLURM's commands prints; none where it fails."""
+    """The words that one of SLURM's commands prints; none if it fails."""
     return subprocess.run(command, capture_output=True, text=True).stdout.split()
 
 
@@ -113,7 +117,7 @@ def configure(place, host):
 
 @contextmanager
 def cluster(place):
-    """munged, slurmctld and slurmd, all of whose files are in `place`; stopped again whatever happens."""
+    """munged, slurmctld and slurmd with all their files in `place`; stopped whatever happens."""
     daemons = configure(place, socket.gethostname().split(".")[0])
     started = []
     try:
@@ -142,22 +146,29 @@ def copy_of_the_project(place):
     return place
 
 
-def snakemake(project, *options):
-    environment = {**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
+def environment(project):
+    return {**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
+
+
+def snakemake(project, runs, *options):
     log = open(project / "snakemake.log", "w")  # noqa: SIM115
-    command = ["snakemake", *TARGETS, *options]
-    return subprocess.Popen(command, cwd=project, env=environment, stdout=log, stderr=log)
+    command = ["snakemake", *(f"data/runs/{run}/trained" for run in runs), *options]
+    return subprocess.Popen(command, cwd=project, env=environment(project), stdout=log, stderr=log)
+
+
+def on_cluster(project, runs):
+    return snakemake(project, runs, "--workflow-profile", "profiles/slurm", "--group-components", "short=2", *HERE)
 
 
 def halfway(project):
-    """How many epochs the newest whole state of each unfinished run holds."""
+    """The number of epochs in the newest intact checkpoint of each unfinished run."""
     states = {run: [read_checked(project / "data/runs" / run / name) for name in STATES] for run in RUNS}
     newest = {run: kept[0] or kept[1] for run, kept in states.items() if any(kept)}
     return {run: len(torch.load(io.BytesIO(kept), weights_only=True)["history"]) for run, kept in newest.items()}
 
 
 def interrupt(project, workflow, left_out, *command):
-    """Do something to the job of the next run that has a checkpoint: the job's number, and the run with its epochs."""
+    """Run a command on the job of the next run that has a checkpoint: the job's number, and the run with its epochs."""
     log, runs = project / "snakemake.log", []
 
     def found():
@@ -177,8 +188,8 @@ def interrupt(project, workflow, left_out, *command):
 
 
 def through_slurm(project):
-    """Send the runs, disturb both jobs, wait for the end; the two runs that were stopped, with their epochs."""
-    workflow = snakemake(project, "--workflow-profile", "profiles/slurm", "--group-components", "short=2", *HERE)
+    """Submit the runs, disturb both jobs, wait for the end; the two runs that were stopped, with their epochs."""
+    workflow = on_cluster(project, RUNS)
     try:
         cancelled, first = interrupt(project, workflow, {}, "scancel")
         requeued, second = interrupt(project, workflow, first, "scontrol", "requeue")
@@ -193,6 +204,35 @@ def through_slurm(project):
     if f"{cancelled}:CANCELLED" not in jobs or f"{requeued}:COMPLETED" not in jobs or not restarted:
         stop(f"job {cancelled} was to be cancelled, and job {requeued} to be started again and completed.")
     return first | second
+
+
+def survive_the_driver(project):
+    """Kill the driver when a run has begun; what its jobs finish must be left as it is by the next driver."""
+    workflow = on_cluster(project, MORE)
+    until(lambda: any((project / "data/runs" / run / "lock").exists() for run in MORE), "a run begins")
+    workflow.kill()
+    workflow.wait()
+    until(lambda: not slurm("squeue", "-h"), "the jobs of the dead driver end")
+    results = [project / "data/runs" / run / "metrics.json" for run in MORE]
+    before = [(file.stat().st_ino, file.stat().st_mtime_ns) for file in results]
+    if on_cluster(project, MORE).wait() != 0:
+        stop(f"the next driver failed: {project}/snakemake.log")
+    if [(file.stat().st_ino, file.stat().st_mtime_ns) for file in results] != before:
+        stop("the next driver trained again what the jobs of the dead one had finished.")
+    print(f"driver killed, {len(MORE)} runs finished by its jobs and kept by the next driver", flush=True)
+
+
+def two_tasks(project):
+    """One of two tasks of a job trains the run, the other names it and leaves."""
+    fields = f"-r seed {SHARED.seed} -r epochs {SHARED.epochs} -r method {SHARED.method} -r target {SHARED.target}"
+    line = f"papermill notebooks/02_train.ipynb task$SLURM_PROCID.ipynb {fields} > task$SLURM_PROCID.log 2>&1"
+    subprocess.run(["srun", "--ntasks=2", "bash", "-c", line], cwd=project, env=environment(project))
+    said = [(project / f"task{number}.log").read_text(encoding="utf-8") for number in (0, 1)]
+    if ["is being trained by process" in text for text in said].count(True) != 1:
+        stop(f"of two tasks of one job, one was to train and the other to leave: {project}/task0.log, task1.log")
+    if not (project / "data/runs" / SHARED.id / "metrics.json").exists():
+        stop(f"the run that two tasks wanted is not finished: {project}/task0.log, task1.log")
+    print("two tasks of one job: one trained, the other left", flush=True)
 
 
 def compare(run, here, there):
@@ -215,14 +255,16 @@ def main():
     on_slurm, local = (copy_of_the_project(place / name) for name in ("slurm", "local") if not (place / name).mkdir())
     with cluster(place):
         stopped = through_slurm(on_slurm)
+        survive_the_driver(on_slurm)
+        two_tasks(on_slurm)
     for run, epochs in stopped.items():
         if f"{run}: {epochs} of " not in (on_slurm / "data/runs" / run / "02_train.ipynb").read_text():
-            stop(f"{run} was stopped after {epochs} epochs and did not go on there.")
-    if snakemake(local, "--cores", "2").wait() != 0:
+            stop(f"{run} was stopped after {epochs} epochs and did not resume there.")
+    if snakemake(local, RUNS, "--cores", "2").wait() != 0:
         stop(f"snakemake failed without SLURM: {local}/snakemake.log")
     for run in RUNS:
         compare(run, on_slurm, local)
-    print(f"{len(stopped)} runs went on at their epoch, all {len(RUNS)} equal the local ones bit for bit")
+    print(f"{len(stopped)} runs resumed at their epoch, all {len(RUNS)} equal the local ones bit for bit")
     print(f"passed in {time.monotonic() - start:.0f} s")
     shutil.rmtree(place)
 

@@ -1,0 +1,258 @@
+"""The paper's claims, each once, and what a study's records say about them.
+
+A claim compares two rows. It holds, or is refuted, only if the paired difference over seeds and targets has a 95 %
+interval on one side of zero (or, for "does not matter", inside or outside of a margin); otherwise it is undecided.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from cirl import paths
+from cirl.run.config import BACKBONES
+from cirl.show.tables import UNKNOWN, half_width
+from cirl.study import catalog, records
+from cirl.study.studies import study as study_of
+
+_BOTH = "CIRL", "DeepAll"
+MARKS = {"holds": "✓", "refuted": "✗", "undecided": "?"}
+NAMES = {"tiny": "tiny", "digits_dg": "Digits-DG", "pacs": "PACS", "officehome": "Office-Home"}
+NAMES["minidomainnet"] = "mini-DomainNet"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`more` exceeds `less` in `value`, or the two are within a margin of each other; several rows are averaged."""
+
+    item: str
+    text: str
+    more: str | tuple[str, ...]
+    less: str | tuple[str, ...]
+    value: str = "accuracy"
+    within: float | None = None
+    control: bool = False  # not the paper's claim, but what it must be held against
+    source: str = "records"  # where the values are: records, history (first and last epoch), drawn (the item's csv)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim in a study: the mean paired difference, its 95 % interval, the number of pairs, and the word for it."""
+
+    claim: Claim
+    items: tuple[str, ...]  # all items that rest on these runs
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def word(self) -> str:
+        """holds, refuted or undecided."""
+        if math.isnan(self.low):
+            return "undecided"
+        margin = self.claim.within
+        if margin is None:
+            return "holds" if self.low > 0 else "refuted" if self.high < 0 else "undecided"
+        inside, outside = -margin < self.low and self.high < margin, self.low > margin or self.high < -margin
+        return "holds" if inside else "refuted" if outside else "undecided"
+
+    @property
+    def interval(self) -> str:
+        """The mean difference with its interval."""
+        if not self.n:
+            return UNKNOWN
+        if math.isnan(self.low):
+            return f"{self.mean:+.3g}"
+        return f"{self.mean:+.3g} [{self.low:+.3g}, {self.high:+.3g}]"
+
+    def __str__(self) -> str:
+        return f"{MARKS[self.word]} {self.word}: {self.claim.text}: {self.interval}, n = {self.n}"
+
+
+def claims(study: str) -> list[Claim]:
+    """The claims whose items a study draws, in the order of the paper."""
+    builders = (_properties, _results, _attention, _ablation, _importance, _independence, _sensitivity, _sweeps)
+    return [claim for build in builders for claim in build(study) if catalog.has(study, claim.item)]
+
+
+def judge(claim: Claim, values: pd.DataFrame) -> Verdict:
+    """The verdict on a claim from values with the columns row, target, seed and the claim's value."""
+    sides = [_side(values, rows, claim.value) for rows in (claim.more, claim.less)]
+    paired = (sides[0] - sides[1]).dropna()
+    n, mean, std = len(paired), paired.mean(), paired.std()
+    half = half_width(std, n) if n > 1 else float("nan")
+    return Verdict(claim, (claim.item,), float(mean), float(mean - half), float(mean + half), n)
+
+
+def verdicts(study: str, item: str | None = None) -> list[Verdict]:
+    """All claims of a study, or those of an item, each once: one comparison under several items (a stand-in) is one."""
+    merged, values = {}, {}
+    for claim in claims(study):
+        if claim.text in merged:
+            merged[claim.text] = replace(merged[claim.text], items=(*merged[claim.text].items, claim.item))
+        elif item in (None, claim.item):
+            place = claim.source, claim.item
+            if place not in values:
+                values[place] = _SOURCES[claim.source](claim.item, study)
+                values[place].attrs.clear()  # pandas copies them in every step
+            merged[claim.text] = judge(claim, values[place])
+    return list(merged.values())
+
+
+def scoreboard(found: list[Verdict]) -> list[list[str]]:
+    """Verdicts as a table: claim, where it is made, difference with interval, n, verdict."""
+    lines = [["Claim", "Where", "Paired difference [95 % interval]", "n", "Verdict"]]
+    for verdict in sorted(found, key=lambda verdict: verdict.claim.control):
+        where = ", ".join(catalog.ITEMS[item].title for item in verdict.items)
+        text = verdict.claim.text + (" (control)" if verdict.claim.control else "")
+        lines.append([text, where, verdict.interval, str(verdict.n), f"{MARKS[verdict.word]} {verdict.word}"])
+    return lines
+
+
+def frame(found: list[Verdict]) -> pd.DataFrame:
+    """Verdicts as a table of numbers."""
+    columns = ["items", "claim", "control", "difference", "low", "high", "n", "verdict"]
+    lines = [(" ".join(v.items), v.claim.text, v.claim.control, v.mean, v.low, v.high, v.n, v.word) for v in found]
+    return pd.DataFrame(lines, columns=columns)
+
+
+def counts(found: list[Verdict]) -> str:
+    """`5 hold, 1 is refuted, 3 are undecided`, of the paper's claims."""
+    words = [verdict.word for verdict in found if not verdict.claim.control]
+    return ", ".join(f"{words.count(word)} {word}" for word in MARKS) + f" of {len(words)} claims of the paper"
+
+
+def _side(values, rows, value):
+    """The value of a row, or the mean over several that all must be there, for each target and seed."""
+    rows = [rows] if isinstance(rows, str) else list(rows)
+    if value not in values:
+        return pd.Series(dtype=float)
+    kept = values[values["row"].isin(rows)].astype({value: float})
+    wide = kept.pivot_table(index=["target", "seed"], columns="row", values=value).reindex(columns=rows)
+    return wide.mean(axis=1, skipna=False)
+
+
+def _from_records(item, study):
+    importance = item == "table06"
+    return records.load_runs(catalog.rows(item, study), importance=importance)
+
+
+def _from_history(item, study):
+    """The last epoch under the row's name, and the first under `<row>, first epoch`."""
+    history = records.load_history(catalog.rows(item, study))
+    if history.empty:
+        return history
+    last = history.loc[history.groupby(["row", "id"])["epoch"].transform("max") == history["epoch"]]
+    first = history.loc[history.groupby(["row", "id"])["epoch"].transform("min") == history["epoch"]]
+    return pd.concat([last, first.assign(row=first["row"] + ", first epoch")])
+
+
+def _from_csv(item, study):
+    """The numbers that the item's notebook has measured."""
+    stems = ("figure4", "figure6") if item in ("figure4", "figure6") else (item,)
+    files = [paths.FIGURES / study / f"{stem}.csv" for stem in stems]
+    parts = [pd.read_csv(file) for file in files if file.exists() and file.stat().st_size > 1]
+    parts = [part for part in parts if {"row", "target", "seed"} <= {*part}]
+    return pd.concat(parts) if parts else pd.DataFrame(columns=["row", "target", "seed"])
+
+
+_SOURCES: dict[str, Callable[[str, str], pd.DataFrame]] = {
+    "records": _from_records,
+    "history": _from_history,
+    "drawn": _from_csv,
+}
+
+
+def _on(item, study):
+    """`on PACS (resnet18)`: which data and network an item's runs have."""
+    run = catalog.expected(item, study)[0]
+    return f"on {NAMES.get(run.dataset, run.dataset)} ({run.backbone})"
+
+
+def _properties(study):
+    item = "audit_true_intervention"
+    text = "Separate: CIRL is more invariant to a true intervention than DeepAll"
+    yield Claim(item, text, *_BOTH, "do_U", source="drawn")
+    text = "Independent: CIRL's dimensions depend less on each other than DeepAll's"
+    yield Claim(item, text, "DeepAll", "CIRL", "distance", source="drawn")
+    text = "Sufficient: CIRL's weaker half of dimensions tells the class better than DeepAll's"
+    yield Claim(item, text, *_BOTH, "inferior half", source="drawn")
+
+
+def _results(study):
+    for item in [f"table{number:02d}" for number in catalog.TABLES if number <= 10]:
+        if not catalog.has(study, item):
+            continue
+        where = _on(item, study)
+        for rival in [row for row in ("DeepAll", "FACT", "MatchDG") if row in catalog.rows(item, study)]:
+            yield Claim(item, f"CIRL is above {rival} {where}", "CIRL", rival)
+        if "Mix" in catalog.rows(item, study):
+            yield Claim(item, f"CIRL is above its own augmentation alone, Mix, {where}", "CIRL", "Mix", control=True)
+
+
+def _attention(study):
+    for item in ("figure4", "figure6"):  # one claim over the targets of both
+        if study == "tiny":
+            yield Claim(item, "CIRL attends to the object more than DeepAll", *_BOTH, "on_strokes", source="drawn")
+        text = "CIRL's attention matters more to its prediction than DeepAll's"
+        yield Claim(item, text, *_BOTH, "deletion", source="drawn", control=True)
+
+
+def _ablation(study):
+    comparisons = {
+        "Factorization adds to intervention (variant 3 above 1)": ("Variant 3", "Variant 1"),
+        "Intervention adds to factorization (variant 3 above 2)": ("Variant 3", "Variant 2"),
+        "The mask adds to factorization (variant 4 above 2)": ("Variant 4", "Variant 2"),
+        "The mask adds to both (CIRL above variant 3)": ("CIRL", "Variant 3"),
+        "The intervention adds to factorization and mask (CIRL above variant 4)": ("CIRL", "Variant 4"),
+    }
+    for text, (more, less) in comparisons.items():
+        yield Claim("table05", text, more, less)
+    yield Claim("table05", "The augmentation alone, Mix, is above DeepAll", "Mix", "DeepAll", control=True)
+
+
+def _importance(study):
+    deepall, cirl = "DeepAll, classifier at 1x", "CIRL, classifier at 10x"
+    cirl_1x = "CIRL, classifier at 1x"
+    mean, std = "importance_class.mean", "importance_class.std"
+    yield Claim("table06", "CIRL's dimensions are more important on average than DeepAll's", cirl, deepall, mean)
+    yield Claim("table06", "CIRL's importance is more even over the dimensions than DeepAll's", deepall, cirl, std)
+    text = "CIRL's importance is more even at DeepAll's learning rate of the classifier, too"
+    yield Claim("table06", text, deepall, cirl_1x, std, control=True)
+
+
+def _independence(study):
+    for item in ("figure5a", "figure5b"):
+        network = "the small network" if item == "figure5a" else "the large network"
+        for text, more in (
+            (f"CIRL ends with a lower independence degree than DeepAll, {network}", "DeepAll"),
+            (f"CIRL's independence degree falls during training, {network}", "CIRL, first epoch"),
+        ):
+            yield Claim(item, text, more, "CIRL", "independence", source="history")
+
+
+def _sensitivity(study):
+    for item in ("figure5c", "figure5d"):
+        cells = {row: runs[0] for row, runs in catalog.rows(item, study).items()}
+        inside = tuple(row for row, run in cells.items() if 5 <= run.tau <= 10 and run.kappa <= 0.6)
+        outside = tuple(row for row in cells if row not in inside)
+        if inside and outside:
+            network = "the small network" if item == "figure5c" else "the large network"
+            text = f"5 ≤ τ ≤ 10 with κ ≤ 0.6 is above the rest of the grid, {network}"
+            yield Claim(item, text, inside, outside)
+
+
+def _sweeps(study):
+    this, rows = study_of(study), catalog.rows("table07", study)
+    if rows:
+        own = str(BACKBONES[next(iter(rows.values()))[0].backbone])
+        for dim in [dim for dim in dict.fromkeys((min(rows, key=int), max(rows, key=int))) if dim != own]:
+            yield Claim("table07", f"N = {dim} is within 2 points of N = {own}", dim, own, within=2)
+    for dim in this.kappa_dims if catalog.has(study, "table08") else ():
+        others = tuple(f"N = {dim}, kappa = {kappa}" for kappa in this.kappas if kappa != 0.6)
+        yield Claim("table08", f"κ = 0.6 is above the other κ at N = {dim}", f"N = {dim}, kappa = 0.6", others)
+    for other in ("intra", "inter"):
+        yield Claim("table09", f"Random sampling is above {other}-domain sampling", "random", other)
+    yield Claim("table09", "Intra- and inter-domain sampling are within 2 points", "intra", "inter", within=2)

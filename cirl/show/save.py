@@ -1,0 +1,106 @@
+"""Writing an item into `figures/<study>/`: picture or table, numbers, and an md that says what it rests on."""
+
+import io
+import re
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from cirl import paths
+from cirl.data.benchmarks import NOTES
+from cirl.run.config import Run
+from cirl.run.files import write
+from cirl.show import claims, tables
+from cirl.study import catalog, records, studies
+
+FINDING = "What we found: "
+DEFAULTS = {
+    "rule": "source_val",
+    "part": "target",
+    "draws": 10,
+    "per_class": 1,
+    "limit": 2000,
+    "seed": 0,
+    "target": "street",
+}  # of the notebooks
+DEFAULTS |= {"dataset": "tiny", "repetitions": 7, "large": True, "threads": 1}  # of the benchmark
+LINES = list[list[str]]
+
+
+class Output:
+    """Where a notebook writes: `figures/<study>/`, or beside it if one of its parameters is not the default."""
+
+    def __init__(self, study: str, **parameters: object):
+        self.study, self.label = study, studies.study(study).label
+        changed = [f"{name}={value}" for name, value in parameters.items() if value != DEFAULTS[name]]
+        self.is_default = not changed
+        beside = re.sub(r"[^\w=.,-]+", "_", ",".join(changed))
+        self.folder: Path = paths.FIGURES / study if self.is_default else paths.FIGURES / "looks" / study / beside
+
+    def numbers(self, stem: str, table: pd.DataFrame) -> None:
+        """Write an item's numbers as csv."""
+        write(self.folder / f"{stem}.csv", table.to_csv(index=False, float_format="%.6g"))
+
+    def save(
+        self,
+        stem: str,
+        content: Figure | LINES | tuple[Figure, LINES],
+        caption: str,
+        runs: pd.DataFrame | None = None,
+        finding: str | None = None,
+    ) -> str:
+        """Write an item: a figure as png and pdf, a table (rows of words) as tex, and the md, which is returned.
+
+        The md holds caption, study, epochs and seeds, coverage, the table, the finding (one line, which the README may
+        quote), the verdicts on the paper's claims, and the missing runs."""
+        parts = [f"**{catalog.title(stem, self.study)}.** {caption}", self._basis(stem, runs)]
+        for part in content if isinstance(content, tuple) else (content,):
+            if isinstance(part, Figure):
+                for kind in ("png", "pdf"):
+                    write(self.folder / f"{stem}.{kind}", _picture(part, kind))
+            else:
+                write(self.folder / f"{stem}.tex", tables.latex(part))
+                parts.append(tables.markdown(part))
+        parts += [FINDING + re.sub(r"\bnan\b", tables.UNKNOWN, finding)] if finding else []
+        verdicts = claims.verdicts(self.study, stem) if self.is_default else []
+        parts += ["\n".join(f"- {verdict}" for verdict in verdicts)] if verdicts else []
+        if runs is not None and runs.attrs["missing"]:
+            parts.append("Missing runs: " + ", ".join(f"`{run}`" for run in runs.attrs["missing"]) + ".")
+        text = "\n\n".join(parts) + "\n"
+        write(self.folder / f"{stem}.md", text)
+        return text
+
+    def _basis(self, stem, runs):
+        """What an item rests on: study, epochs and seeds, coverage, notes on the data."""
+        sentences = [f"Study `{self.study}`: {self.label}."]
+        sentences += [training(expected)] if (expected := catalog.expected(stem, self.study)) else []
+        if runs is not None:
+            digests = runs["data_digest"].unique() if "data_digest" in runs else []
+            sentences += [
+                f"{escaped(records.coverage(runs))}.",
+                *(NOTES[digest] for digest in digests if digest in NOTES),
+            ]
+        return " ".join(sentences)
+
+
+def training(runs: list[Run]) -> str:
+    """`5 epochs, seeds 0, 1 and 2.`"""
+    epochs, seeds = (sorted({getattr(run, name) for run in runs}) for name in ("epochs", "seed"))
+    return f"{_listed(epochs)} epochs, {'seed' if len(seeds) == 1 else 'seeds'} {_listed(seeds)}."
+
+
+def escaped(text: str) -> str:
+    """Text of others (reasons, run ids) that markdown shows as it is."""
+    return re.sub(r"([\\`*_{}\[\]<>#|!&])", r"\\\1", text)
+
+
+def _picture(figure, kind):
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, metadata={"CreationDate": None} if kind == "pdf" else None)
+    return buffer.getvalue()
+
+
+def _listed(values):
+    words = [f"{value:g}" for value in values]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,121 @@
+"""Tables: ours beside the published numbers, as rows of words, markdown and LaTeX."""
+
+import re
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+from cirl import paths
+from cirl.errors import invalid
+from cirl.run.config import SETTINGS, Run
+
+PARTS = {"plain": "photo", "photo": "art_painting", "street": "sketch", "print": "cartoon"}  # tiny's domain -> PACS's
+UNKNOWN = "–"
+_SIGNS = str.maketrans(  # in LaTeX
+    {"±": r"$\pm$", UNKNOWN: "--", "×": r"$\times$", "≤": r"$\le$", "κ": r"$\kappa$", "τ": r"$\tau$"}
+    | {"✓": r"\checkmark{}", "✗": r"$\times$"}
+)
+_ALL_DOMAINS = {domain for known in SETTINGS.values() for domain in known.domains}
+
+
+def published(number: int) -> pd.DataFrame:
+    """A table of the paper, laid out like the page."""
+    file = paths.PAPER / f"table{number:02d}.csv"
+    if not file.exists():
+        raise invalid("table", number, "the paper's Tables 1 to 14")
+    return pd.read_csv(file)
+
+
+def half_width(std: float | pd.Series, n: int | pd.Series) -> float | pd.Series:
+    """Half of the 95 % confidence interval (Student's t) of a mean of n values; NaN for a single value."""
+    return stdtrit(np.maximum(n - 1, 1), 0.975) * std / np.sqrt(n)
+
+
+def summary(runs: pd.DataFrame, targets: list[str], value: str = "accuracy") -> pd.DataFrame:
+    """For each row, each target and their average: mean, std, 95 % confidence interval and n over the seeds."""
+    if runs.empty:
+        return pd.DataFrame(columns=["row", "column", "mean", "std", "low", "high", "n"])
+    wide = runs.pivot_table(index=["row", "seed"], columns="target", values=value, sort=False).reindex(columns=targets)
+    wide["avg"] = wide.mean(axis=1, skipna=False)  # seed by seed, only if every target is there
+    long = wide.melt(ignore_index=False, var_name="column", value_name=value).dropna().reset_index()
+    out = long.groupby(["row", "column"], sort=False)[value].agg(["mean", "std", "count"]).reset_index()
+    out = out.rename(columns={"count": "n"})
+    half = half_width(out["std"], out["n"])
+    return out.assign(low=out["mean"] - half, high=out["mean"] + half)
+
+
+def columns_of(paper: pd.DataFrame, runs: list[Run]) -> dict[str, str]:
+    """Our targets, and the column of the paper's table that each stands for (`PARTS`, otherwise by position)."""
+    domains = [column for column in paper if column in _ALL_DOMAINS]
+    ours = runs[0].settings.domains
+    parts = {domain: domain for domain in ours} if set(ours) == set(domains) else dict(zip(ours, domains, strict=True))
+    if runs[0].dataset == "tiny" and set(domains) == set(PARTS.values()):
+        parts = PARTS
+    return {target: parts[target] for target in dict.fromkeys(run.target for run in runs)} | {"avg": "avg"}
+
+
+def compare(ours: pd.DataFrame, paper: pd.DataFrame, rows: list[str], columns: dict[str, str]) -> pd.DataFrame:
+    """One line per cell of the page: ours (a `summary`), the paper's (rows as index), and the difference.
+
+    `columns` is that of `columns_of`. No difference is taken between different data sets."""
+    domains = [theirs for theirs in columns.values() if theirs != "avg"]
+    if len(domains) < sum(column in _ALL_DOMAINS for column in paper):
+        paper = paper.assign(avg=paper[domains].mean(axis=1, skipna=False))  # over the columns that we have
+    cells = pd.MultiIndex.from_product([rows, columns], names=["row", "column"])
+    table = ours.set_index(["row", "column"]).reindex(cells).reset_index()
+    for name, suffix in (("paper", ""), ("paper_std", "_std")):
+        theirs = paper.reindex(index=rows, columns=[column + suffix for column in columns.values()])
+        table[name] = theirs.to_numpy(dtype=float).ravel()
+    same = all(ours == theirs for ours, theirs in columns.items())
+    return table.assign(difference=table["mean"] - table["paper"] if same else np.nan)
+
+
+def page(table: pd.DataFrame, first: str, columns: dict[str, str], digits: int = 1) -> list[list[str]]:
+    """A comparison as rows of words, the head first: ours ± std (paper's) per target, then the average's details.
+
+    A column without any number is left out."""
+    best = table.groupby("column")["mean"].max()
+    named = [ours if ours == theirs else f"{ours} (paper: {theirs})" for ours, theirs in columns.items()]
+    lines = [[first, *named, "95 % CI", "n", "paper", "difference"]]
+    for row in dict.fromkeys(table["row"]):
+        cells = {cell.column: cell for cell in table[table["row"] == row].itertuples()}
+        last = cells["avg"]
+        shown = [_cell(cells[column], best[column], digits, column != "avg") for column in columns]
+        interval = UNKNOWN if pd.isna(last.low) else f"[{last.low:.{digits}f}, {last.high:.{digits}f}]"
+        lines.append(
+            [row, *shown, interval, number(last.n, 0), number(last.paper, 2), number(last.difference, digits, "+")]
+        )
+    kept = [place for place, cells in enumerate(zip(*lines[1:], strict=True)) if set(cells) != {UNKNOWN}]
+    return [[line[place] for place in kept] for line in lines]
+
+
+def markdown(lines: list[list[str]]) -> str:
+    """Rows of words, the head first, as a table in markdown."""
+    lines = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", r"\|") for cell in line) + " |" for line in lines)
+
+
+def latex(lines: list[list[str]]) -> str:
+    """The same as a LaTeX table (package booktabs)."""
+    frame = pd.DataFrame([[_latex(cell) for cell in line] for line in lines[1:]], columns=map(_latex, lines[0]))
+    return frame.to_latex(index=False, escape=False, column_format="l" + "r" * (len(lines[0]) - 1))
+
+
+def number(value: float, digits: int, sign: str = "") -> str:
+    """A number with so many digits, or a dash if it is unknown."""
+    return UNKNOWN if pd.isna(value) else f"{value:{sign}.{digits}f}"
+
+
+def _latex(cell):
+    text = re.sub(r"([&%$#_{}])", r"\\\1", str(cell).replace("\\", r"\textbackslash "))
+    text = re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text)
+    return text.translate(_SIGNS)
+
+
+def _cell(cell, best, digits, with_paper):
+    ours = number(cell.mean, digits)
+    ours = f"**{ours}**" if not pd.isna(cell.mean) and cell.mean == best else ours
+    ours += f" ± {cell.std:.{digits}f}" if not pd.isna(cell.std) else ""
+    theirs = number(cell.paper, 1) + (f" ± {cell.paper_std:.1f}" if not pd.isna(cell.paper_std) else "")
+    return f"{ours} ({theirs})" if with_paper and not pd.isna(cell.paper) else ours
