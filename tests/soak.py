@@ -1,6 +1,6 @@
 """The core of `tiny` while its processes are killed every few seconds, until all is finished: `make soak`.
 
-    python tests/soak.py [--only deepall]
+    python tests/soak.py [--only deepall] [--every 30 90]
 
 A training is killed, its papermill, or (every tenth time) the driver, which is then started again. In the end no run
 may be lost, and every record must equal that of an undisturbed run: the committed one if the same code trained it on
@@ -25,7 +25,7 @@ from cirl.run.config import Run
 from cirl.run.digest import training_digest
 from cirl.study import catalog, records
 
-EVERY = (4.0, 12.0)  # seconds between kills
+EVERY = (4.0, 12.0)  # seconds between kills; more on a busy machine, where a run needs long to start
 HERE = Path(__file__).resolve().parent.parent
 ROWS = "run"  # the one row of the tables that are compared
 
@@ -59,12 +59,12 @@ def victims(root: Path) -> list[psutil.Process]:
     return found
 
 
-def kill_until_finished(root: Path, runs: list[Run]) -> dict[str, int]:
+def kill_until_finished(root: Path, runs: list[Run], every: tuple[float, float]) -> dict[str, int]:
     """Kill a process now and then until the driver has trained all runs: what was killed, and how often."""
     chance, kills, driver = random.Random(0), {"trainings": 0, "papermills": 0, "drivers": 0}, begin(root, runs)
     while driver.poll() is None:
         total = sum(kills.values())
-        time.sleep(chance.uniform(*EVERY) * (1 + total / 50))  # ever slower, so that the longest epochs end at last
+        time.sleep(chance.uniform(*every) * (1 + total / 50))  # ever slower, so that the longest epochs end at last
         found = victims(root)
         if driver.poll() is None and found:
             driver = kill_one(root, runs, driver, chance.choice(found), kills)
@@ -150,11 +150,13 @@ def selected(pattern: str) -> list[Run]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="only the runs whose id contains this, such as deepall")
-    runs = selected(parser.parse_args().only)
+    parser.add_argument("--every", nargs=2, type=float, default=EVERY, help="least and most seconds between kills")
+    options = parser.parse_args()
+    runs = selected(options.only)
     start, place = time.monotonic(), Path(tempfile.mkdtemp(prefix="soak-"))
     expected = undisturbed(place, runs)
     root = clone(place / "disturbed")
-    kills = kill_until_finished(root, runs)
+    kills = kill_until_finished(root, runs, options.every)
     found = trained(root, runs)
     lost = [run.id for run in runs if run.id not in found]
     different = [name for name in found if found[name] != expected[name]]
