@@ -40,8 +40,8 @@ test-slurm: $(READY) ## the grid through a real SLURM that comes up here; instal
 test-faults: $(READY) ## kills, damage, full disks, two at once, untrusted files (minutes)
 	pytest -n 2 tests/test_faults.py
 
-soak: $(READY) ## the study tiny while its trainings are killed every few seconds, against an undisturbed one (an hour)
-	python tests/soak.py
+soak: $(READY) ## what make trains, while its processes are killed every few seconds, against undisturbed runs (an hour)
+	python tests/soak.py --only '$(ONLY)'
 
 lab: $(READY) ## open the notebooks in JupyterLab, the tour first
 	jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_tour.ipynb

@@ -1,3 +1,5 @@
+import errno
+import hashlib
 import json
 import os
 import re
@@ -5,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -33,9 +36,17 @@ def recorded(workspace):
     return workspace
 
 
+def keep_weights(run, weights):
+    """model.pt of a finished run, with its checksum in metrics.json."""
+    file = paths.RUNS / run.id / "model.pt"
+    file.write_bytes(weights) if isinstance(weights, bytes) else torch.save(weights, file)
+    result, checksum = file.with_name("metrics.json"), hashlib.sha256(file.read_bytes()).hexdigest()
+    result.write_text(json.dumps({**json.loads(result.read_text()), "model_sha256": checksum}))
+
+
 def test_the_collected_files_alone_give_the_same_tables_and_curves(recorded):
     for run in RUNS["DeepAll"]:
-        torch.save({"h1.weight": torch.randn(10, 32)}, paths.RUNS / run.id / "model.pt")
+        keep_weights(run, {"h1.weight": torch.randn(10, 32)})
     table, history = records.load_runs(RUNS, importance=True), records.load_history(RUNS)
     records.collect(RUNS["DeepAll"], "tiny")
     paths.RUNS.rename(recorded / "gone")
@@ -59,7 +70,7 @@ def test_the_collected_files_alone_give_the_same_tables_and_curves(recorded):
 
 def test_importance_is_read_from_the_weights(recorded):
     run, W = RUNS["DeepAll"][0], torch.randn(10, 32)
-    torch.save({"h1.weight": W}, paths.RUNS / run.id / "model.pt")
+    keep_weights(run, {"h1.weight": W})
     (row,) = records.load_runs({"DeepAll": [run]}, importance=True).to_dict("records")
     for reading in READINGS:
         assert row[f"importance_{reading}.mean"] == pytest.approx(representation_importance(W, reading).mean().item())
@@ -410,6 +421,90 @@ def test_two_processes_that_collect_at_once_lose_nothing(recorded):
     assert set(pd.read_csv(paths.DATA / "history.csv")["id"]) == {run.id for run in runs}
 
 
+BROKEN = {  # model.pt of a finished run
+    "empty": b"",
+    "text": b"no weights",
+    "a list": [1],
+    "another dict": {"a": torch.ones(2)},
+    "no tensor": {"h1.weight": None},
+    "another shape": {"h1.weight": torch.ones(3)},
+    "NaN": {"h1.weight": torch.full((10, 32), torch.nan)},
+    "an object": {"h1.weight": Path("x")},
+}
+
+
+@pytest.mark.parametrize("broken", [*BROKEN, "cut", "flipped"])
+def test_a_run_with_broken_weights_is_skipped_by_collect_and_importance(broken, recorded):
+    run = RUNS["DeepAll"][0]
+    keep_weights(run, BROKEN.get(broken, {"h1.weight": torch.randn(10, 32)}))
+    file = paths.RUNS / run.id / "model.pt"
+    whole, middle = file.read_bytes(), file.stat().st_size // 2
+    if broken == "cut":
+        file.write_bytes(whole[:middle])
+    elif broken == "flipped":
+        file.write_bytes(whole[:middle] + bytes([whole[middle] ^ 4]) + whole[middle + 1 :])
+    table = records.load_runs(RUNS, importance=True)
+    assert "model.pt" in table.attrs["skipped"][run.id] and len(table) == 3
+    with pytest.warns(UserWarning, match=f"skipped {run.id}: .*model.pt"):
+        records.collect(RUNS["DeepAll"], "tiny")
+    assert set(pd.read_csv(paths.DATA / "results.csv")["id"]) == {each.id for each in RUNS["DeepAll"][1:]}
+
+
+def test_line_ends_of_windows_change_nothing(recorded):
+    def shown():
+        return records.load_runs(RUNS)["accuracy"].tolist(), len(records.load_history(RUNS))
+
+    def as_on_windows(files):
+        for file in files:
+            file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
+
+    expected, collected = shown(), [paths.DATA / "results.csv", paths.DATA / "history.csv"]
+    records.collect(RUNS["DeepAll"], "tiny")
+    as_on_windows([*paths.RUNS.glob("*/*"), *collected])
+    assert shown() == expected
+    records.collect(RUNS["DeepAll"], "tiny")
+    assert not any(b"\r" in file.read_bytes() for file in collected)
+    as_on_windows(collected)
+    paths.RUNS.rename(recorded / "gone")
+    assert shown() == expected
+
+
+@pytest.mark.parametrize(
+    "content", [b"id,study\n\xff\xfe,tiny\n", b"id,study\n<<<<<<< HEAD\n", b"\xef\xbb\xbfid,study\nx,tiny\n"]
+)
+def test_a_collected_file_in_another_encoding_or_with_a_conflict_is_one_sentence(content, recorded):
+    (paths.DATA / "results.csv").write_bytes(content)
+    for read in (lambda: records.load_runs(RUNS), lambda: records.collect(RUNS["DeepAll"], "tiny")):
+        with pytest.raises(UserError, match=r"results\.csv, line \d, is damaged. Restore it with git checkout"):
+            read()
+
+
+@pytest.mark.parametrize("name", ["results.csv", "history.csv"])
+def test_a_disk_that_fills_while_collecting_loses_nothing(name, recorded, monkeypatch):
+    records.collect(RUNS["DeepAll"][:2], "tiny")
+    before = {file: (paths.DATA / file).read_text() for file in ("results.csv", "history.csv")}
+
+    def full(descriptor, kept=os.fsync):
+        if f"/.{name}." in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        kept(descriptor)
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"No space left on device.*; what was"):
+        patch.setattr(os, "fsync", full)
+        records.collect(RUNS["DeepAll"], "tiny")
+    assert (paths.DATA / name).read_text() == before[name] and not [*paths.DATA.glob(".*.tmp")]
+    records.collect(RUNS["DeepAll"], "tiny")
+    for file in before:
+        assert set(pd.read_csv(paths.DATA / file)["id"]) == {run.id for run in RUNS["DeepAll"]}
+
+
+def test_what_a_killed_collect_left_is_removed(recorded):
+    for name in ("results.csv", "history.csv"):
+        (paths.DATA / f".{name}.17.tmp").write_text("unfinished")
+    records.collect(RUNS["DeepAll"], "tiny")
+    assert not [*paths.DATA.glob(".*.tmp")]
+
+
 class Page(HTMLParser):
     """What a browser would run or fetch: tags, and attributes with scripts or addresses."""
 
@@ -447,20 +542,49 @@ def test_a_foreign_record_puts_no_script_into_the_page(recorded):
     assert "default-src 'none'" in html
 
 
-@pytest.mark.parametrize("browser", [next(filter(None, map(shutil.which, BROWSERS)), None)])
+def test_a_foreign_caption_puts_no_script_into_the_page(recorded):
+    """figures/<study>/*.md may be somebody else's, too."""
+    file = paths.FIGURES / "tiny" / "table01.md"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"**Table 1.** A caption. {HOSTILE.split(' ![')[0]}", encoding="utf-8")
+    html = page.page("tiny")
+    shown = Page(html)
+    assert "alert(1)" in html and not shown.tags & {"script", "iframe", "object"}
+    assert not [value for _, name, value in shown.active if name.startswith("on") or value.startswith("javascript:")]
+
+
+@pytest.fixture
+def browser(tmp_path):
+    """The title that a page has after Chromium has run what it runs."""
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip(f"none of {', '.join(BROWSERS)} is installed (apt-get install chromium)")
+    offline = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic"]
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", *offline]
+
+    def title(html):
+        file = tmp_path / "page.html"
+        file.write_text(html, encoding="utf-8")
+        command = [program, *flags, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", file.as_uri()]
+        dom = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
+        return re.search("<title>(.*)</title>", dom)[1]
+
+    return title
+
+
 def test_chromium_runs_no_script_of_a_foreign_record(browser, recorded):
-    if browser is None:
-        pytest.skip("there is no Chromium on this machine")
-    run = RUNS["DeepAll"][0]
-    file = paths.RUNS / run.id / "config.json"
-    hostile = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "sampling": hostile}))
+    hostile = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">"
+    assert browser(f"<title>CIRL</title>{hostile}") == "ran"  # it would
+    for i, name in enumerate(("sampling", "provenance")):
+        file = paths.RUNS / RUNS["DeepAll"][i].id / "config.json"
+        config = json.loads(file.read_text())
+        file.write_text(json.dumps({**config, name: hostile if i == 0 else {**config[name], "commit": hostile}}))
     Output("tiny").save("table01", [["a"], ["1"]], "A caption.", records.load_runs(RUNS))
-    place = recorded / "report.html"
-    place.write_text(page.page("tiny"), encoding="utf-8")
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", place.as_uri()]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
-    assert "<title>CIRL" in dom and "<title>run" not in dom
+    html = page.page("tiny")
+    assert html.count("document.title=") >= 2  # the reason and the commit are shown, as text
+    policy = re.search("<meta http-equiv.*>", html)[0]
+    for each in (html, html.replace(policy, "")):  # nor would it without the page's own policy
+        assert browser(each).startswith("CIRL: figures and tables")
 
 
 def test_files_are_utf8_in_any_locale(recorded):
