@@ -219,6 +219,8 @@ class _Reader(ast.NodeTransformer):
         return self.body_of(node)
 
     def visit_ClassDef(self, node):
+        if node.decorator_list or any(_last(base) == "NamedTuple" for base in node.bases):
+            node.body = [_field(each) for each in node.body]
         return self.body_of(node)
 
     def body_of(self, node):
@@ -230,7 +232,7 @@ class _Reader(ast.NodeTransformer):
         return ast.arg(node.arg)
 
     def visit_AnnAssign(self, node):
-        return self.generic_visit(ast.Assign([node.target], node.value or ast.Constant(None)))
+        return self.generic_visit(ast.Assign([node.target], node.value)) if node.value else None
 
     def visit_Raise(self, node):
         return ast.Raise()
@@ -243,6 +245,12 @@ class _Reader(ast.NodeTransformer):
         return ast.Pass()
 
     visit_ImportFrom = visit_Import
+
+
+def _field(node):
+    """A field without a default counts, although it is only an annotation."""
+    bare = isinstance(node, ast.AnnAssign) and node.value is None
+    return ast.Assign([node.target], ast.Constant(None)) if bare else node
 
 
 def _dump(node):
