@@ -24,13 +24,14 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
 from cirl import metrics
-from cirl.data.batches import Loaders
+from cirl.data.batches import Batch, Loaders
 from cirl.errors import UserError, reason
 from cirl.methods import build
 from cirl.methods.base import Method
@@ -52,12 +53,13 @@ def seed_epoch(run: Run, epoch: int) -> None:
 
 
 def train_epoch(
-    method: Method, data: Loaders, epoch: int, watch: Callable[[Iterable], Iterable] = iter
+    method: Method, data: Loaders, epoch: int, watch: Callable[[Iterable[Batch]], Iterable[Batch]] = iter
 ) -> dict[str, float]:
     """One epoch of training and its row of the history. `watch` wraps the batches, for a progress bar."""
     start = time.perf_counter()
     seed_epoch(data.run, epoch)
     method.begin_epoch(data, epoch)
+    terms: Any
     terms, unread = [], []
     for step, batch in enumerate(watch(data.train(epoch))):
         unread.append(method.update(*batch, epoch + step / data.steps))
