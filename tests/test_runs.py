@@ -33,17 +33,27 @@ def train(run, stop_after=None):
 
 
 @pytest.mark.parametrize("method", METHOD_NAMES)
-def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(method, folder):
-    run = short(folder, method)
+def test_a_run_resumed_after_every_epoch_equals_an_uninterrupted_one_bit_for_bit(method, folder, monkeypatch):
+    """Of a method with two phases, also in the middle of both."""
+    run, states, finish = short(folder, method, epochs=4), [], checkpoint.finish
+
+    def kept(run, *rest):
+        """Keep the state of the last epoch, which `finish` removes."""
+        states.append(checkpoint.last_good_state(run))
+        return finish(run, *rest)
+
+    monkeypatch.setattr(checkpoint, "finish", kept)
     whole = train(run)
+    epochs = len(states[0]["history"])
     weights = torch.load(checkpoint.folder(run) / "model.pt", weights_only=True)
     history = (checkpoint.folder(run) / "history.csv").read_text()
     checkpoint.folder(run).rename(folder.parent / "whole")
-    assert train(run, stop_after=1) is None and train(run, stop_after=2) is None
+    assert [train(run, stop_after=epoch) for epoch in range(1, epochs)] == [None] * (epochs - 1)
     assert train(run) == whole
     assert (checkpoint.folder(run) / "history.csv").read_text() == history
     again = torch.load(checkpoint.folder(run) / "model.pt", weights_only=True)
     assert all(torch.equal(weights[name], again[name]) for name in weights)
+    torch.testing.assert_close(states[1], states[0], rtol=0, atol=0)  # modules, optimizers, best weights, history
 
 
 def test_the_terms_of_many_steps_are_read_at_once_and_averaged(folder, monkeypatch):
