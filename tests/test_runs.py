@@ -3,6 +3,7 @@ import json
 import pandas as pd
 import pytest
 import torch
+from helpers import short, train
 
 from cirl import metrics
 from cirl.data.batches import loaders
@@ -10,26 +11,6 @@ from cirl.errors import UserError
 from cirl.methods import build
 from cirl.methods.table import METHOD_NAMES
 from cirl.run import checkpoint, files, provenance
-from cirl.run.config import Run
-
-
-def short(folder, method="deepall", **more):
-    """A run of seconds."""
-    size = dict(backbone="convnet32", image_size=32, batch_size=8, epochs=3, lr=0.01)
-    return Run(f"folder:{folder}", "wool", method, **(size | more))
-
-
-def train(run, stop_after=None):
-    """The loop of 02_train."""
-    data = loaders(run)
-    learner = build(run, len(data.classes))
-    history = checkpoint.resume(run, learner, data)
-    for epoch in range(len(history), learner.epochs):
-        if epoch == stop_after:
-            return None
-        history.append({**checkpoint.train_epoch(learner, data, epoch), "seconds": 0.0})
-        checkpoint.checkpoint(run, learner, history)
-    return checkpoint.finish(run, learner, history)
 
 
 @pytest.mark.parametrize("method", METHOD_NAMES)

@@ -114,7 +114,7 @@ def _load_finished(run, method, data):
             f"{place} was trained by another version of the code; delete the folder to train it again.", stacklevel=3
         )
     _refuse_other_inputs(run, data)
-    _load(place / "model.pt", method.load_state_dict, chosen_weights(run))
+    _load(place / "model.pt", method.load_state_dict, read_weights(place))
     try:
         return pd.read_csv(place / "history.csv").to_dict("records")
     except (OSError, ValueError) as error:
@@ -305,7 +305,7 @@ def select(history: list[dict], rule: str) -> dict:
 
 def load_model(run: Run, classes: int) -> Method:
     """The finished run's method with the weights that source validation chose, ready to predict."""
-    return trained_method(run, classes, folder(run) / "model.pt", chosen_weights(run))
+    return trained_method(run, classes, folder(run) / "model.pt", read_weights(folder(run)))
 
 
 def trained_method(run: Run, classes: int, file: Path, weights: dict) -> Method:
@@ -320,11 +320,6 @@ def trained_method(run: Run, classes: int, file: Path, weights: dict) -> Method:
     _load(file, method.load_state_dict, weights)
     method.run = run
     return method.eval()
-
-
-def chosen_weights(run: Run) -> dict:
-    """model.pt of a finished run, checked against the checksum in metrics.json."""
-    return read_weights(folder(run))
 
 
 def read_weights(place: Path) -> dict:
