@@ -46,8 +46,8 @@ soak: $(READY) ## what make trains, while its processes are killed every few sec
 lab: $(READY) ## open the notebooks in JupyterLab, the tour first
 	jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_tour.ipynb
 
-lint: $(READY) ## ruff on code and notebooks
-	ruff check . && ruff format --check .
+lint: $(READY) ## ruff on code and notebooks, mypy on the package
+	ruff check . && ruff format --check . && mypy
 
 hooks: $(READY) ## install the pre-commit hooks
 	pre-commit install

@@ -6,6 +6,9 @@ r        representation g(x), (B, N)
 m        mask, (B, N)
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -28,7 +31,7 @@ class ConvNet(nn.Sequential):
         for _ in range(4):
             convolution = nn.Conv2d(channels, width, 3, padding=1)
             nn.init.normal_(convolution.weight, std=(9 * channels) ** -0.5)
-            nn.init.zeros_(convolution.bias)
+            nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]  # it has one
             layers += [convolution, nn.MaxPool2d(2), nn.ReLU()]
             channels = width
         super().__init__(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten())
@@ -49,13 +52,16 @@ class Network(nn.Module):
     Where N is not the backbone's own, a linear layer brings it there (Tables 7 and 8). With precision=bf16 its
     convolutions run in bfloat16; representations, heads, masks and losses stay in float32."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, backbone: str, dim: int, weights: str, precision: str = "fp32"):
         super().__init__()
         self.precision = precision
         if backbone.startswith("convnet"):
             if weights != "none":
                 raise UserError(f"weights={weights!r}: there are none for the {backbone}; allowed: none.")
-            self.backbone = ConvNet(BACKBONES[backbone] // 4)
+            self.backbone: nn.Module = ConvNet(BACKBONES[backbone] // 4)
         else:
             self.backbone = resnet(backbone, weights)
         own = BACKBONES[backbone]
@@ -72,11 +78,11 @@ class Network(nn.Module):
     def normalise(self, x: Tensor) -> Tensor:
         return ((x - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
 
-    def stages(self) -> list[nn.Module]:
+    def stages(self) -> Sequence[nn.Module]:
         """g in four parts, for the methods that work on the maps between them; one after the other they are g."""
         if self.precision != "fp32":
             raise invalid("precision", self.precision, "fp32 for methods that work between the stages of the network")
-        net = self.backbone
+        net: Any = self.backbone  # a ResNet has its parts as attributes
         if isinstance(net, ConvNet):
             blocks = [*net]
             return [nn.Sequential(*blocks[i : i + 3]) for i in (0, 3, 6)] + [nn.Sequential(*blocks[9:], self.project)]

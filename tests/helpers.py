@@ -2,21 +2,24 @@
 
 import copy
 import json
+import os
+import subprocess
+import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from cirl import paths
+from cirl.data.batches import Batch, loaders
 from cirl.methods import build
 from cirl.methods.base import Method
-from cirl.run import files
+from cirl.run import checkpoint, files
 from cirl.run.config import Run
 from cirl.run.digest import training_digest
 from cirl.run.folder import RULES
-
-Batch = tuple[Tensor, Tensor, Tensor]
 
 
 class Step(NamedTuple):
@@ -77,6 +80,13 @@ def batch() -> Batch:
     return x, torch.arange(12) % CLASSES, torch.tensor([0, 1, 3] * 4)
 
 
+def nearly_uniform_batch() -> Batch:
+    """The first image hardly varies, so that the small number under the root counts."""
+    x, y, d = batch()
+    x[0] = 0.5 + 1e-3 * x[0]
+    return x, y, d
+
+
 def make(method: str = "cirl", **more) -> Method:
     """A method on tiny's data, for a step by hand."""
     return build(Run(method=method, **{"epochs": 5, "lr": 0.03, "batch_size": 16, **more}), CLASSES)
@@ -97,3 +107,38 @@ def record(run, accuracy, seconds=1.0, weights="0"):
         place / "history.csv", f"epoch,loss,source_val,target,independence,floor,seconds\n0,1,80,{accuracy},5,3,1\n"
     )
     files.write(place / "metrics.json", json.dumps(metrics))
+
+
+def short(folder, method="deepall", **more) -> Run:
+    """A run of seconds on the images of the fixture `folder`."""
+    size = dict(backbone="convnet32", image_size=32, batch_size=8, epochs=3, lr=0.01)
+    return Run(f"folder:{folder}", "wool", method, **(size | more))
+
+
+def train(run, stop_after=None):
+    """The loop of 02_train."""
+    data = loaders(run)
+    learner = build(run, len(data.classes))
+    history = checkpoint.resume(run, learner, data)
+    for epoch in range(len(history), learner.epochs):
+        if epoch == stop_after:
+            return None
+        history.append({**checkpoint.train_epoch(learner, data, epoch), "seconds": 0.0})
+        checkpoint.checkpoint(run, learner, history)
+    return checkpoint.finish(run, learner, history)
+
+
+def papermill(notebook, out, root, *parameters, **popen):
+    """Start papermill on a notebook, with `root` as the project's root."""
+    command = [
+        str(Path(sys.executable).parent / "papermill"),
+        str(paths.NOTEBOOKS / f"{notebook}.ipynb"),
+        str(out),
+        "--no-progress-bar",
+    ]
+    for name, value in parameters:
+        command += ["-p", name, str(value)]
+    environment = {**os.environ, "CIRL_ROOT": str(root), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **popen
+    )

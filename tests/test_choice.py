@@ -8,8 +8,8 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import record, short, train
 from scipy import stats
-from test_results import record
 
 from cirl import paths
 from cirl.errors import UserError
@@ -95,8 +95,6 @@ def test_a_row_holds_targets_and_seeds_and_is_named_by_what_not_all_rows_have():
 
 
 def test_runs_of_a_folder_that_is_gone_stand_in_the_table(folder):
-    from test_runs import short, train
-
     run = short(folder)
     result = train(run)
     shutil.rmtree(folder)

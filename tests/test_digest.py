@@ -64,7 +64,14 @@ def test_comments_docstrings_annotations_and_imports_do_not_count(package):
     edit(file, r"Eq\. \(10\): L_Fac", "Eq. (10): another docstring")
     edit(file, r"def invariance\(C: Tensor\) -> Tensor", "def invariance(C)")
     edit(file, r"import torch\n", "import math\nimport torch\n")
+    edit(package / "model.py", r"(    def __init__\(self, backbone)", r"    mean: Tensor\n    std: Tensor\n\n\1")
+    edit(package / "methods/mix.py", r"( +)logits = ", r"\1y_twice: Tensor\n\1logits: Tensor = ")
     assert changed(package) == set()
+
+
+def test_a_field_of_a_dataclass_counts(package):
+    edit(package / "data/batches.py", "    workers: int\n", "    workers: int\n    more: int\n")
+    assert changed(package) == set(RUNS)
 
 
 def test_a_reworded_message_does_not_count(package):

@@ -26,9 +26,8 @@ import psutil
 import pytest
 import torch
 import torchvision
+from helpers import record, short, train
 from PIL import Image
-from test_results import record
-from test_runs import short, train
 
 from cirl import metrics, paths
 from cirl.data import batches, cache
@@ -1138,7 +1137,7 @@ class TestText:
 
     def test_a_run_and_its_files_do_not_depend_on_the_locale(self, folder):
         steps = f"""
-from test_runs import short, train
+from helpers import short, train
 from cirl.run import checkpoint, files
 run = short({str(folder)!r})
 train(run, stop_after=1)

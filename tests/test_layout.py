@@ -32,6 +32,13 @@ def test_a_study_does_not_know_how_it_is_shown():
         assert not [name for name in imported(file) if name.startswith(("cirl.show", "cirl.analysis"))], file
 
 
+def test_tests_share_code_in_helpers_alone():
+    tests = [*(paths.ROOT / "tests").rglob("*.py")]
+    assert len(tests) > 50
+    for file in tests:
+        assert not [name for name in imported(file) if name.startswith("test_")], file
+
+
 def test_the_top_level_can_be_read_in_one_sitting():
     lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in PACKAGE.glob("*.py"))
     assert lines <= 650

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from test_runs import short, train
+from helpers import short, train
 
 import cirl
 from cirl.analysis import look

@@ -77,3 +77,12 @@ def test_bfloat16_is_close_to_float32_and_gives_float32():
 def test_methods_between_the_stages_do_not_take_bfloat16():
     with pytest.raises(UserError, match="precision='bf16'"):
         Network("convnet32", 128, "none", "bf16").stages()
+
+
+@pytest.mark.parametrize("backbone", ["convnet32", "resnet18"])
+def test_the_stages_one_after_the_other_are_the_encoder(backbone):
+    encoder, x = Network(backbone, 16, "none").eval(), torch.rand(12, 3, 32, 32)
+    maps = encoder.normalise(x)
+    for stage in encoder.stages():
+        maps = stage(maps)
+    torch.testing.assert_close(maps, encoder(x))

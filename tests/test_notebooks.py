@@ -6,8 +6,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +13,7 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 import pytest
-from helpers import record
+from helpers import papermill, record
 
 from cirl import paths
 from cirl.data import tiny
@@ -28,7 +26,6 @@ from cirl.show import save
 from cirl.study import catalog
 
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("*.ipynb"))
-PAPERMILL = [str(Path(sys.executable).parent / "papermill")]
 NOT_FIELDS = {"threads", "workers", "device", "again", "study"}
 
 
@@ -95,16 +92,6 @@ def test_the_training_notebooks_parameters_are_the_fields_of_run():
     given = {node.target.id: node.value.value for node in nodes}
     assert [name for name in given if name not in NOT_FIELDS] == [field.name for field in fields(Run)]
     assert all(given[field.name] == field.default for field in fields(Run))
-
-
-def papermill(notebook, out, root, *parameters, **popen):
-    command = [*PAPERMILL, str(paths.NOTEBOOKS / f"{notebook}.ipynb"), str(out), "--no-progress-bar"]
-    for name, value in parameters:
-        command += ["-p", name, str(value)]
-    environment = {**os.environ, "CIRL_ROOT": str(root), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **popen
-    )
 
 
 SHORT = [("dataset", "tiny"), ("target", "street"), ("seed", 0), ("epochs", 1), ("batch_size", 64)]

@@ -4,8 +4,8 @@ import json
 
 import pandas as pd
 import pytest
+from helpers import papermill
 from PIL import Image
-from test_notebooks import papermill
 
 import cirl
 from cirl import paths

@@ -3,6 +3,7 @@ import json
 import pandas as pd
 import pytest
 import torch
+from helpers import short, train
 
 from cirl import metrics
 from cirl.data.batches import loaders
@@ -10,40 +11,30 @@ from cirl.errors import UserError
 from cirl.methods import build
 from cirl.methods.table import METHOD_NAMES
 from cirl.run import checkpoint, files, provenance
-from cirl.run.config import Run
-
-
-def short(folder, method="deepall", **more):
-    """A run of seconds."""
-    size = dict(backbone="convnet32", image_size=32, batch_size=8, epochs=3, lr=0.01)
-    return Run(f"folder:{folder}", "wool", method, **(size | more))
-
-
-def train(run, stop_after=None):
-    """The loop of 02_train."""
-    data = loaders(run)
-    learner = build(run, len(data.classes))
-    history = checkpoint.resume(run, learner, data)
-    for epoch in range(len(history), learner.epochs):
-        if epoch == stop_after:
-            return None
-        history.append({**checkpoint.train_epoch(learner, data, epoch), "seconds": 0.0})
-        checkpoint.checkpoint(run, learner, history)
-    return checkpoint.finish(run, learner, history)
 
 
 @pytest.mark.parametrize("method", METHOD_NAMES)
-def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(method, folder):
-    run = short(folder, method)
+def test_a_run_resumed_after_every_epoch_equals_an_uninterrupted_one_bit_for_bit(method, folder, monkeypatch):
+    """Of a method with two phases, also in the middle of both."""
+    run, states, finish = short(folder, method, epochs=4), [], checkpoint.finish
+
+    def kept(run, *rest):
+        """Keep the state of the last epoch, which `finish` removes."""
+        states.append(checkpoint.last_good_state(run))
+        return finish(run, *rest)
+
+    monkeypatch.setattr(checkpoint, "finish", kept)
     whole = train(run)
+    epochs = len(states[0]["history"])
     weights = torch.load(checkpoint.folder(run) / "model.pt", weights_only=True)
     history = (checkpoint.folder(run) / "history.csv").read_text()
     checkpoint.folder(run).rename(folder.parent / "whole")
-    assert train(run, stop_after=1) is None and train(run, stop_after=2) is None
+    assert [train(run, stop_after=epoch) for epoch in range(1, epochs)] == [None] * (epochs - 1)
     assert train(run) == whole
     assert (checkpoint.folder(run) / "history.csv").read_text() == history
     again = torch.load(checkpoint.folder(run) / "model.pt", weights_only=True)
     assert all(torch.equal(weights[name], again[name]) for name in weights)
+    torch.testing.assert_close(states[1], states[0], rtol=0, atol=0)  # modules, optimizers, best weights, history
 
 
 def test_the_terms_of_many_steps_are_read_at_once_and_averaged(folder, monkeypatch):

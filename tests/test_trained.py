@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import pytest
 import torch
+from helpers import short, train
 from PIL import Image
-from test_runs import short, train
 
 import cirl
 from cirl import paths

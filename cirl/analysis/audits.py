@@ -10,11 +10,13 @@ The measures of the true intervention, which is possible on `tiny` alone, are in
 
 from collections.abc import Iterable
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from scipy.stats import spearmanr
+from torch import Tensor
 
 from cirl import fourier, losses, metrics
 from cirl.analysis.properties import live
@@ -39,7 +41,9 @@ def with_weights(rows: dict[str, list[Run]]) -> tuple[pd.DataFrame, list[tuple[s
 @torch.inference_mode()
 def views(method: Method, data: Loaders, part: str = "source_val") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """r_o, r_a and labels of source validation (or the target), with the interventions of `metrics.evaluate`."""
-    r_o, r_a, y = [], [], []
+    r_o: list[Tensor] = []
+    r_a: list[Tensor] = []
+    y: list[Tensor] = []
     with torch.random.fork_rng():
         torch.manual_seed(0)
         for x, labels, d in data.evaluation(part):
@@ -80,11 +84,12 @@ def chance(run: Run) -> float:
 @torch.inference_mode()
 def mask_follows_logits(method: Method, r: np.ndarray, masks: int = 20, images: int = 100) -> float:
     """Rank correlation over dimensions of the masker's logits and the mean of several masks, averaged over images."""
-    r = torch.from_numpy(r[:images]).float()
+    masker: Any = method.masker
+    some = torch.from_numpy(r[:images]).float()
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        mask = torch.stack([method.masker(r) for _ in range(masks)]).mean(0)
-    pairs = zip(method.masker.log_z(r).numpy(), mask.numpy(), strict=True)
+        mask = torch.stack([masker(some) for _ in range(masks)]).mean(0)
+    pairs = zip(masker.log_z(some).numpy(), mask.numpy(), strict=True)
     return float(pd.Series([rank_correlation(*pair) for pair in pairs]).mean())
 
 
@@ -107,15 +112,14 @@ def found_diagonal(N: int, B: int, loss: str, steps: int = 1000, seed: int = 0) 
     generator = torch.Generator().manual_seed(seed)
     r_o = torch.randn(B, N, generator=generator)
     r_a = r_o + 0.5 * torch.randn(B, N, generator=generator)
-    views = [r_o.requires_grad_(), r_a.requires_grad_()]
-    optimizer = torch.optim.Adam(views, 0.03)
+    optimizer = torch.optim.Adam([r_o.requires_grad_(), r_a.requires_grad_()], 0.03)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
         optimizer.zero_grad()
-        losses.FACTORIZATION[loss](losses.correlation_matrix(*views)).backward()
+        losses.FACTORIZATION[loss](losses.correlation_matrix(r_o, r_a)).backward()
         optimizer.step()
         schedule.step()
-    return losses.invariance(losses.correlation_matrix(*views)).item()
+    return losses.invariance(losses.correlation_matrix(r_o, r_a)).item()
 
 
 def optima(N: int, sizes: Iterable[int], forms: Iterable[str], steps: int = 500) -> pd.DataFrame:
@@ -174,7 +178,7 @@ def degrees(r_o: np.ndarray, r_a: np.ndarray) -> dict[str, float]:
     kept = np.intersect1d(live(r_o), live(r_a))
     if len(kept) < 2:
         return {"live": len(kept), "degree": 0.0, "floor": 0.0, "debiased": float("nan")}
-    C = losses.correlation_matrix(*(torch.from_numpy(r[:, kept]) for r in (r_o, r_a)))
+    C = losses.correlation_matrix(torch.from_numpy(r_o[:, kept]), torch.from_numpy(r_a[:, kept]))
     B, N = len(r_o), len(kept)
     squares = squared_correlation(C.numpy() ** 2, B)
     debiased = float(squares.sum() - np.trace(squares))

@@ -8,7 +8,9 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -46,7 +48,7 @@ def compare(ways: dict[str, Callable[[], object]], repetitions: int) -> pd.DataF
 
 def step_ways(backbone: str, size: int, count: int) -> dict[str, Callable[[], object]]:
     """One step on `count` originals and as many mixed images."""
-    line = dict(backbone=backbone, image_size=size, lr=1e-4)
+    line: dict[str, Any] = dict(backbone=backbone, image_size=size, lr=1e-4)
     cirl = CIRL(Run(**line, recipe="released+head_lr=1"), 10)
     eq16 = CIRL(Run(**line, recipe="released+head_lr=1+draws=independent"), 10)
     x, y, d = (
@@ -80,17 +82,18 @@ def step_parts(backbone: str, size: int, count: int, repetitions: int) -> pd.Dat
             x_a = method.intervened(x, d)
         with part("encoder"):
             r = method.encoder(torch.cat([x, x_a]))
+            r_o, r_a = r.chunk(2)
         with part("L_Fac"):
-            L_fac = method.factorization(*r.chunk(2))
+            L_fac = method.factorization(r_o, r_a)
         with part("masker's perceptron, forward"):
             log_z = method.masker.log_z(r.detach())
         with part("mask, forward"):
-            m = gumbel_mask(log_z, run.k)
+            m_o, m_a = gumbel_mask(log_z, run.k).chunk(2)
         with part("encoder"):
-            L_sup, L_inf = method.masked(*r.chunk(2), *m.detach().chunk(2), y)
+            L_sup, L_inf = method.masked(r_o, r_a, m_o.detach(), m_a.detach(), y)
             method.step(method.optimizers[0], losses.objectives(L_sup, L_inf, L_fac, run.tau)[0], 4)
         with part("mask, backward"):
-            L_sup, L_inf = method.masked(*r.detach().chunk(2), *m.chunk(2), y)
+            L_sup, L_inf = method.masked(r_o.detach(), r_a.detach(), m_o, m_a, y)
             back = torch.autograd.grad(losses.objectives(L_sup, L_inf, L_fac, run.tau)[1], log_z)
         with part("masker's perceptron, backward"):
             gradients = torch.autograd.grad(log_z, parameters_of(method.optimizers[1]), back)
@@ -170,7 +173,7 @@ def method_ways() -> dict[str, Callable[[], object]]:
     """A step of every method on the same batch of `tiny`, past its ramp-ups."""
     x, y, d = torch.rand(32, 3, 32, 32), torch.arange(32) % 10, torch.tensor([0, 1, 3, 0] * 8)
     learners = {name: build(Run(method=name), 10) for name in METHOD_NAMES}
-    return {name: (lambda one=one: one.update(x, y, d, one.epochs - 1)) for name, one in learners.items()}
+    return {name: partial(one.update, x, y, d, one.epochs - 1) for name, one in learners.items()}
 
 
 def loading_ways(dataset: str, size: int, count: int = 64) -> dict[str, Callable[[], object]]:

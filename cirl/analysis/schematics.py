@@ -1,5 +1,7 @@
 """Drawings of the paper's Figures 1 to 3, with real images, spectra, representations, masks and a real C."""
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
@@ -7,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
 CAUSAL, OTHER, INK = "#D55E00", "#0072B2", "#333333"
-STRIP = dict(cmap="viridis", aspect="auto")  # a vector as a row of colours
+STRIP: dict[str, Any] = dict(cmap="viridis", aspect="auto")  # a vector as a row of colours
 
 
 def structural_causal_model(ax: Axes) -> None:
@@ -24,8 +26,8 @@ def structural_causal_model(ax: Axes) -> None:
         _arrow(ax, places[start], places[end], 30)
     (x, low), (_, high) = places["X"], places["Y"]
     ax.plot((x, x), (low + 0.16, high - 0.16), color="#888888", lw=1.8, ls=(0, (4, 3)))  # heads apart: dashes fray them
-    for start, end in ((high - 0.17, high - 0.105), (low + 0.17, low + 0.105)):
-        _arrow(ax, (x, start), (x, end), 0, color="#888888")
+    for tail, head in ((high - 0.17, high - 0.105), (low + 0.17, low + 0.105)):
+        _arrow(ax, (x, tail), (x, head), 0, color="#888888")
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     ax.axis("off")
 
@@ -71,7 +73,9 @@ def framework(pictures: dict[str, np.ndarray]) -> Figure:
         (6.15, 2.75, "causal factorization (Eqs. 7-10)", "#007A33"),
         (9.1, 6.4, "adversarial mask (Eqs. 12-14)", CAUSAL),
     ):
-        frame = dict(boxstyle="round,pad=0.02,rounding_size=0.15", fc="none", ec=color, lw=1.5, ls=(0, (5, 3)))
+        frame: dict[str, Any] = dict(
+            boxstyle="round,pad=0.02,rounding_size=0.15", fc="none", ec=color, lw=1.5, ls=(0, (5, 3))
+        )
         canvas.add_patch(FancyBboxPatch((left, 0.15), wide, 4.1, **frame))
         canvas.text(left + wide / 2, 4.4, name, ha="center", fontsize=13, color=color)
     _intervention(canvas, pictures)
@@ -174,11 +178,13 @@ def _picture(canvas, image, word, box, below=False, **shown):
 
 
 def _box(canvas, x, y, width, height, word, color=INK):
-    look = dict(boxstyle="round,pad=0,rounding_size=0.1", fc="#F4F4F4", ec=color, lw=1.6)
+    look: dict[str, Any] = dict(boxstyle="round,pad=0,rounding_size=0.1", fc="#F4F4F4", ec=color, lw=1.6)
     canvas.add_patch(FancyBboxPatch((x, y), width, height, **look))
     canvas.text(x + width / 2, y + height / 2, word, ha="center", va="center", fontsize=12, color=color)
 
 
 def _arrow(ax, start, end, shrink=2, **more):
-    style = dict(arrowstyle="-|>", mutation_scale=14, lw=1.6, color=INK, zorder=5, capstyle="butt") | more
+    style: dict[str, Any] = (
+        dict(arrowstyle="-|>", mutation_scale=14, lw=1.6, color=INK, zorder=5, capstyle="butt") | more
+    )
     ax.add_patch(FancyArrowPatch(start, end, shrinkA=shrink, shrinkB=shrink, **style))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from cirl.data.layouts import index
 from cirl.errors import invalid
 from cirl.run.config import Run
 
+Batch = tuple[Tensor, Tensor, Tensor]  # images x, labels y, domains d
+
 
 class ImageTable(Dataset):
     """Rows of the index as whole batches: `table[seed, rows]` is x (uint8, BCHW), y, d.
@@ -24,7 +27,7 @@ class ImageTable(Dataset):
     def __init__(self, images: np.ndarray, labels: np.ndarray, domains: np.ndarray, transform: Callable | None):
         self.images, self.labels, self.domains, self.transform = images, labels, domains, transform
 
-    def __getitem__(self, batch: tuple[int, np.ndarray]) -> tuple[Tensor, Tensor, Tensor]:
+    def __getitem__(self, batch: tuple[int, np.ndarray]) -> Batch:
         seed, rows = batch
         x = torch.from_numpy(self.images[rows]).permute(0, 3, 1, 2)
         if self.transform:
@@ -50,7 +53,7 @@ class Loaders:
         """Steps of an epoch: each image of the sources is once an image of the batch."""
         return len(self.parts["train"]) // self.run.batch_size
 
-    def train(self, epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def train(self, epoch: int) -> Iterator[Batch]:
         """The batches of an epoch, a function of (seed, epoch) alone.
 
         With two originals a step, either the epoch goes through the images twice, or (partner=pair) the second half of
@@ -93,11 +96,11 @@ class Loaders:
         share = rng.random(len(rows))
         return np.array([images[i][int(u * len(images[i]))] for i, u in zip(drawn, share, strict=True)])
 
-    def batch(self, rows: np.ndarray, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    def batch(self, rows: np.ndarray, seed: int) -> Batch:
         """Any rows, augmented as in training: crop, flip and colours follow from the seed."""
         return on_device(self.table[seed, rows], seed, self.device, jitter=self.table.transform is not None)
 
-    def evaluation(self, part: str, size: int = 128) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def evaluation(self, part: str, size: int = 128) -> Iterator[Batch]:
         """The images of a part, each once, not augmented, in a fixed order in which the domains are mixed."""
         rows = np.random.default_rng(0).permutation(self.parts[part])
         batches = [rows[i : i + size] for i in range(0, len(rows), size)]
@@ -121,19 +124,19 @@ class Stream:
 
     def __init__(self, table: ImageTable, device: torch.device, workers: int):
         self.table, self.device, self.plan = table, device, Plan()
-        options = dict(num_workers=workers, persistent_workers=workers > 0, pin_memory=device.type == "cuda")
+        options: dict[str, Any] = dict(
+            num_workers=workers, persistent_workers=workers > 0, pin_memory=device.type == "cuda"
+        )
         self.loader = DataLoader(table, None, sampler=self.plan, **options)
 
-    def batches(self, batches: list[np.ndarray], seeds: np.ndarray) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def batches(self, batches: list[np.ndarray], seeds: np.ndarray) -> Iterator[Batch]:
         """Batches of rows as x in [0, 1], y, d; each batch's augmentation follows from its seed."""
         self.plan.batches = [*zip(seeds.tolist(), batches, strict=True)]
         for batch, seed in zip(self.loader, seeds.tolist(), strict=True):
             yield on_device(batch, seed, self.device, jitter=self.table.transform is not None)
 
 
-def on_device(
-    batch: tuple[Tensor, Tensor, Tensor], seed: int, device: torch.device, jitter: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def on_device(batch: Batch, seed: int, device: torch.device, jitter: bool) -> Batch:
     """A batch of uint8 images as x in [0, 1] on the device, the colours jittered there where asked."""
     x, y, d = (tensor.to(device, non_blocking=True) for tensor in batch)
     x = x.float().div_(255)
@@ -143,7 +146,7 @@ def on_device(
 def loaders(run: Run, device: torch.device | str = "cpu", workers: int = 0) -> Loaders:
     """Index, cache and loaders of a run."""
     table = index(run.dataset)
-    images = pixels(run.dataset, table, run.image_size)
+    images: Any = pixels(run.dataset, table, run.image_size)
     domain = table["domain"].map({name: i for i, name in enumerate(run.settings.domains)}).to_numpy(np.int64)
     source = (table["domain"] != run.target).to_numpy()
     parts = {

@@ -88,14 +88,14 @@ def _identity(file):
 
 def data_digest(images: np.ndarray) -> str:
     """The digest of the pixels of an open cache, as checked when it was opened."""
-    return _identity(images.filename)["digest"]
+    return _identity(images.filename)["digest"]  # type: ignore[attr-defined]  # `pixels` is a memory map
 
 
 def content_digest(images: np.ndarray) -> str:
     """A digest of the pixels themselves, the same on every machine."""
     digest = hashlib.sha256()
     for start in range(0, len(images), 256):
-        digest.update(np.ascontiguousarray(images[start : start + 256]))
+        digest.update(np.ascontiguousarray(images[start : start + 256]).data)
     return digest.hexdigest()[:DIGEST]
 
 
@@ -156,8 +156,9 @@ def _decode_all(dataset, table, size, file):
             np.lib.format.write_array_header_1_0(out, header)
             for start in range(0, len(rows), 256):
                 for image in threads.map(lambda row: _image(dataset, row, size), rows[start : start + 256]):
-                    out.write(np.ascontiguousarray(image))
-                    digest.update(np.ascontiguousarray(image))
+                    content = np.ascontiguousarray(image).data
+                    out.write(content)
+                    digest.update(content)
                     progress.update()
             out.write(digest.hexdigest()[:DIGEST].encode())
         os.replace(unfinished, file)

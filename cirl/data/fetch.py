@@ -149,12 +149,12 @@ def _extract(file, place):
             _refuse_bomb(file, sum(info.file_size for info in members))
             archive.extractall(place, _progress(file, members))
         return
-    with tarfile.open(file) as archive:
-        members = [info for info in archive.getmembers() if not info.isdir()]
-        _refuse_unsafe(file, [(info.name, info.isfile()) for info in members])
-        _refuse_bomb(file, sum(info.size for info in members))
-        archive.extractall(place, _progress(file, members), filter="data")
-        while archive.fileobj.read(1 << 20):  # to the end, where a compressed stream has its checksum
+    with tarfile.open(file) as tar:
+        entries = [info for info in tar.getmembers() if not info.isdir()]
+        _refuse_unsafe(file, [(info.name, info.isfile()) for info in entries])
+        _refuse_bomb(file, sum(info.size for info in entries))
+        tar.extractall(place, _progress(file, entries), filter="data")
+        while tar.fileobj and tar.fileobj.read(1 << 20):  # to the end, where a compressed stream has its checksum
             pass
 
 

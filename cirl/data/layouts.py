@@ -151,7 +151,7 @@ def labelled(folder: Path, rows: list, classes: list[str], places: dict[str, Pat
 def domain_folders(folder: Path, domains: tuple[str, ...], exact: bool) -> dict[str, Path]:
     """The folder of each domain; no two domains may share one, or the target would leak into training."""
     found = {domain: folder / domain if exact else _as_distributed(folder, domain) for domain in domains}
-    owners = {}
+    owners: dict[Path, str] = {}
     for domain, place in found.items():
         other = owners.setdefault(place.resolve(), domain)
         if other != domain:

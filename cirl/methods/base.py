@@ -23,7 +23,8 @@ class Method(nn.Module):
         self.encoder = self.network()
         self.h1 = nn.Linear(run.dim, classes)
         self.optimizers = self.make_optimizers()
-        self.best = None  # weights of the epoch with the best source validation so far; see run/checkpoint.py
+        # weights of the epoch with the best source validation so far; see run/checkpoint.py
+        self.best: dict[str, Tensor] = None  # type: ignore[assignment]  # until the first checkpoint
 
     def network(self) -> Network:
         """A new network of the run's kind."""

@@ -27,7 +27,7 @@ class CIRL(Method):
 
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)
-        self.C = None  # of the last step, for inspection
+        self.C: Tensor = None  # type: ignore[assignment]  # of the last step, for inspection
         if run.advm:
             self.h2 = nn.Linear(run.dim, classes)
             self.masker = Masker(run.dim, run.k, self.recipe.draws, self.recipe.logits)

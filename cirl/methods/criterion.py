@@ -58,17 +58,20 @@ class CIRLLoss(nn.Module):
         sends a gradient to the parameters of the other."""
         C = losses.correlation_matrix(r_o, r_a, unbiased=self.recipe.std == "unbiased")
         L_fac = losses.FACTORIZATION[self.recipe.loss](C)
+        h1, h2 = self.heads
         m_o, m_a = self.masker(torch.cat([r_o, r_a]).detach()).chunk(2)
         tau = self.tau * ramp(int(epoch), self.recipe.ramp * self.epochs / 50)
         if int(epoch) < self.recipe.warmup * self.epochs / 50:
-            parts = [losses.classification_loss(h(r_o), h(r_a), y) for h in self.heads]
+            L_sup, L_inf = (losses.classification_loss(h(r_o), h(r_a), y) for h in (h1, h2))
         else:
-            parts = losses.masked_losses(*self.heads, r_o, r_a, m_o.detach(), m_a.detach(), y)
-        yield losses.objectives(*self.weighted(parts), L_fac, tau)[0]
-        fixed = [partial(linear, weight=h.weight.detach(), bias=h.bias.detach()) for h in self.heads]
-        parts = losses.masked_losses(*fixed, r_o.detach(), r_a.detach(), m_o, m_a, y)
-        yield losses.objectives(*self.weighted(parts), L_fac, tau)[1]
+            L_sup, L_inf = losses.masked_losses(h1, h2, r_o, r_a, m_o.detach(), m_a.detach(), y)
+        weight = 1.0 if self.recipe.cross_entropy == "sum" else 0.25  # the mean over views and branches
+        yield losses.objectives(weight * L_sup, weight * L_inf, L_fac, tau)[0]
+        h1, h2 = (_fixed(h) for h in self.heads)
+        L_sup, L_inf = losses.masked_losses(h1, h2, r_o.detach(), r_a.detach(), m_o, m_a, y)
+        yield losses.objectives(weight * L_sup, weight * L_inf, L_fac, tau)[1]
 
-    def weighted(self, parts: list[Tensor]) -> list[Tensor]:
-        """L_sup and L_inf as sums over the views, or as the mean over views and branches."""
-        return [part if self.recipe.cross_entropy == "sum" else part / 4 for part in parts]
+
+def _fixed(h):
+    """The classifier with its present parameters as constants."""
+    return partial(linear, weight=h.weight.detach(), bias=h.bias.detach())

@@ -11,6 +11,8 @@ a_0 = 0.1 (there with noise of 1e-4). There the rank is 2 and the weights common
 for AlexNet has no tanh, and leaves the diagonal out of the penalty.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -27,7 +29,7 @@ class CSD(Method):
         count, domains = int(run.values["rank"]) - 1, len(run.settings.domains)
         for parameter in self.h1.parameters():
             nn.init.normal_(parameter, std=0.1)
-        self.specific = nn.Module()
+        self.specific: Any = nn.Module()  # of the parameters W, b, a and a_0
         self.specific.W = nn.Parameter(0.1 * torch.randn(count, classes, run.dim))
         self.specific.b = nn.Parameter(0.1 * torch.randn(count, classes))
         self.specific.a = nn.Parameter(1e-4 * torch.randn(domains, count))

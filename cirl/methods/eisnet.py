@@ -33,6 +33,11 @@ DIMENSIONS = 128  # of the embeddings
 class EISNet(Method):
     """Classification, jigsaw puzzles, and triplets whose negatives come from a memory of averaged embeddings."""
 
+    orders: Tensor  # (orders, tiles)
+    steps: Tensor
+    memory: Tensor  # (bank, DIMENSIONS)
+    labels: Tensor  # (bank,)
+
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)
         orders = permutations(int(self.values["permutations"]))
@@ -89,7 +94,7 @@ class EISNet(Method):
         current = nn.Sequential(self.encoder, self.embedding)
         for mean, value in zip(self.average.parameters(), current.parameters(), strict=True):
             mean.lerp_(value, (1 - momentum).float())
-        for mean, value in zip(self.average.buffers(), current.buffers(), strict=True):
+        for mean, value in zip(self.average.buffers(), current.buffers(), strict=True):  # type: ignore[assignment]
             mean.copy_(value)
 
 

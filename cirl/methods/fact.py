@@ -21,6 +21,8 @@ from cirl.run.config import Run
 class FACT(Method):
     """A student S and its teacher T, the average of the student's parameters over the steps; S is evaluated."""
 
+    steps: Tensor
+
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)
         self.teacher = copy.deepcopy(nn.Sequential(self.encoder, self.h1)).requires_grad_(False)

@@ -17,6 +17,8 @@ from cirl.run.config import Run
 class GroupDRO(Method):
     """Exponentiated weights q on the losses of the source domains."""
 
+    q: Tensor  # (domains,)
+
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)
         domains = run.settings.domains

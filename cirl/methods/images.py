@@ -6,6 +6,7 @@ work at any image size from 16 pixels.
 """
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,13 +14,14 @@ from torch.nn.functional import one_hot, pad
 
 from cirl.run.config import Run
 
+Padding = Literal["zeros", "reflect"]
 WIDTHS = {"convnet32": 8, "convnet": 32, "resnet18": 64, "resnet50": 64}  # channels at the full resolution
 
 
 class Residual(nn.Module):
     """x + two convolutions of x, each normalised per image and channel."""
 
-    def __init__(self, width: int, padding_mode: str = "zeros", affine: bool = False):
+    def __init__(self, width: int, padding_mode: Padding = "zeros", affine: bool = False):
         super().__init__()
         self.layers = nn.Sequential(
             *convolution(width, width, 3, padding_mode, affine),
@@ -30,7 +32,7 @@ class Residual(nn.Module):
         return x + self.layers(x)
 
 
-def convolution(before: int, after: int, kernel: int, padding_mode: str, affine: bool) -> list[nn.Module]:
+def convolution(before: int, after: int, kernel: int, padding_mode: Padding, affine: bool) -> list[nn.Module]:
     layer = nn.Conv2d(before, after, kernel, padding="same", padding_mode=padding_mode, bias=False)
     return [layer, nn.InstanceNorm2d(after, affine=affine), nn.ReLU()]
 

@@ -23,6 +23,8 @@ GRID = 3
 class JiGen(Method):
     """A second head tells which of some permutations the tiles of an image have undergone."""
 
+    orders: Tensor  # (orders, tiles)
+
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)
         orders = permutations(int(run.values["permutations"]))

@@ -27,11 +27,14 @@ from cirl.run.config import Run
 class MatchDG(TwoPhases):
     """Two phases: the first takes half as many epochs as the run has and comes before them."""
 
+    data: Loaders
+    matches: Tensor  # (training images, domains): the row of each one's match
+
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)
         self.matcher = self.network()
         self.optimizers = [*self.make_optimizers(), self.sgd((self.matcher, self.values["matcher_lr"] / run.lr, False))]
-        self.matches, self.data = None, None  # (training images, domains): the row of each one's match
+        self.matches, self.data = None, None  # type: ignore[assignment]  # until the first epoch
 
     def begin_epoch(self, data: Loaders, epoch: int) -> None:
         """Infer the matches where it is time: at random at first, last at the end of phase 1."""
@@ -66,7 +69,7 @@ class MatchDG(TwoPhases):
         matches = candidates.gather(1, torch.multinomial(other.float(), 1)).squeeze(1)
         both = torch.cat([rows[anchors], matches]).numpy()
         x, y, _ = self.data.batch(both, int(torch.randint(2**62, ())))
-        return *x.chunk(2), y[:count]
+        return *x.chunk(2), y[:count]  # type: ignore[return-value]  # two chunks
 
     @torch.inference_mode()
     def represent_all(self) -> Tensor:
@@ -94,7 +97,7 @@ class MatchDG(TwoPhases):
         return torch.empty(0, dtype=torch.long) if self.matches is None else self.matches
 
     def set_extra_state(self, state: Tensor) -> None:
-        self.matches = state if state.numel() else None
+        self.matches = state if state.numel() else None  # type: ignore[assignment]
 
 
 def grown(epoch: float, epochs: int) -> float:

@@ -19,7 +19,7 @@ mode and psi is never evaluated, so its running statistics play no part; those o
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -80,6 +80,6 @@ class MetaReg(TwoPhases):
         return beta
 
 
-def weighted_l1(phi: Sequence[Tensor], theta: Sequence[Tensor]) -> Tensor:
+def weighted_l1(phi: Iterable[Tensor], theta: Iterable[Tensor]) -> Tensor:
     """R_phi(theta) = sum_i phi_i |theta_i| over weights and biases."""
     return torch.stack([(weights * values.abs()).sum() for weights, values in zip(phi, theta, strict=True)]).sum()

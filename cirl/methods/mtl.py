@@ -20,6 +20,8 @@ from cirl.run.config import Run
 class MTL(Method):
     """The classifier sees the features and the domain's embedding; at inference the mean of the batch replaces it."""
 
+    embeddings: Tensor
+
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)
         self.h1 = nn.Linear(2 * run.dim, classes)

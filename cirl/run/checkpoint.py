@@ -24,13 +24,14 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
 from cirl import metrics
-from cirl.data.batches import Loaders
+from cirl.data.batches import Batch, Loaders
 from cirl.errors import UserError, reason
 from cirl.methods import build
 from cirl.methods.base import Method
@@ -52,12 +53,13 @@ def seed_epoch(run: Run, epoch: int) -> None:
 
 
 def train_epoch(
-    method: Method, data: Loaders, epoch: int, watch: Callable[[Iterable], Iterable] = iter
+    method: Method, data: Loaders, epoch: int, watch: Callable[[Iterable[Batch]], Iterable[Batch]] = iter
 ) -> dict[str, float]:
     """One epoch of training and its row of the history. `watch` wraps the batches, for a progress bar."""
     start = time.perf_counter()
     seed_epoch(data.run, epoch)
     method.begin_epoch(data, epoch)
+    terms: Any
     terms, unread = [], []
     for step, batch in enumerate(watch(data.train(epoch))):
         unread.append(method.update(*batch, epoch + step / data.steps))
@@ -112,7 +114,7 @@ def _load_finished(run, method, data):
             f"{place} was trained by another version of the code; delete the folder to train it again.", stacklevel=3
         )
     _refuse_other_inputs(run, data)
-    _load(place / "model.pt", method.load_state_dict, chosen_weights(run))
+    _load(place / "model.pt", method.load_state_dict, read_weights(place))
     try:
         return pd.read_csv(place / "history.csv").to_dict("records")
     except (OSError, ValueError) as error:
@@ -303,7 +305,7 @@ def select(history: list[dict], rule: str) -> dict:
 
 def load_model(run: Run, classes: int) -> Method:
     """The finished run's method with the weights that source validation chose, ready to predict."""
-    return trained_method(run, classes, folder(run) / "model.pt", chosen_weights(run))
+    return trained_method(run, classes, folder(run) / "model.pt", read_weights(folder(run)))
 
 
 def trained_method(run: Run, classes: int, file: Path, weights: dict) -> Method:
@@ -318,11 +320,6 @@ def trained_method(run: Run, classes: int, file: Path, weights: dict) -> Method:
     _load(file, method.load_state_dict, weights)
     method.run = run
     return method.eval()
-
-
-def chosen_weights(run: Run) -> dict:
-    """model.pt of a finished run, checked against the checksum in metrics.json."""
-    return read_weights(folder(run))
 
 
 def read_weights(place: Path) -> dict:

@@ -61,7 +61,8 @@ def _closure(method, tiny, words, package):
     known = _Package(_modules(package), dict(words))
     todo = [known.defined(name) for name in ROOTS + (TINY if tiny else ())]
     todo.append(known.method(method))
-    seen, code, reads = set(), [], {"recipe": set(), "run": set()}
+    seen: set[_Definition] = set()
+    code, reads = [], _reads()
     while todo:
         definition = todo.pop()
         if definition in seen:
@@ -73,6 +74,11 @@ def _closure(method, tiny, words, package):
         for kind in reads:
             reads[kind] |= reader.reads[kind]
     return tuple(code), {kind: tuple(sorted(names)) for kind, names in reads.items()}
+
+
+def _reads() -> dict[str, set[str]]:
+    """The values that code reads, by where they come from; none yet."""
+    return {"recipe": set(), "run": set()}
 
 
 @cache
@@ -170,7 +176,8 @@ class _Reader(ast.NodeTransformer):
 
     def __init__(self, package, definition):
         self.package, self.module = package, definition.module
-        self.references, self.reads = [], {"recipe": set(), "run": set()}
+        self.references: list[_Definition] = []
+        self.reads = _reads()
         self.text = _dump(self.visit(copy.deepcopy(package.node(definition))))
 
     def refer(self, definition):
@@ -219,6 +226,8 @@ class _Reader(ast.NodeTransformer):
         return self.body_of(node)
 
     def visit_ClassDef(self, node):
+        if node.decorator_list or any(_last(base) == "NamedTuple" for base in node.bases):
+            node.body = [_field(each) for each in node.body]
         return self.body_of(node)
 
     def body_of(self, node):
@@ -230,7 +239,7 @@ class _Reader(ast.NodeTransformer):
         return ast.arg(node.arg)
 
     def visit_AnnAssign(self, node):
-        return self.generic_visit(ast.Assign([node.target], node.value or ast.Constant(None)))
+        return self.generic_visit(ast.Assign([node.target], node.value)) if node.value else None
 
     def visit_Raise(self, node):
         return ast.Raise()
@@ -243,6 +252,12 @@ class _Reader(ast.NodeTransformer):
         return ast.Pass()
 
     visit_ImportFrom = visit_Import
+
+
+def _field(node):
+    """A field without a default counts, although it is only an annotation."""
+    bare = isinstance(node, ast.AnnAssign) and node.value is None
+    return ast.Assign([node.target], ast.Constant(None)) if bare else node
 
 
 def _dump(node):

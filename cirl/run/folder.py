@@ -31,6 +31,9 @@ def other_fields(run: Run, config: dict) -> list[str]:
 class SavedRun(Run):
     """A run as its config.json records it. Nothing is resolved or looked up: its data set may be gone."""
 
+    _id: str
+    _domains: tuple[str, ...]
+
     def __init__(self, config: dict, id: str):
         for field in fields(Run):
             object.__setattr__(self, field.name, config.get(field.name, field.default))

@@ -43,7 +43,7 @@ def use(threads: int | str, workers: int | str | None, device: str) -> tuple[str
     if device == "cuda" and not gpus:
         raise UserError("device='cuda': PyTorch finds no GPU on this machine; use device='cpu' or 'auto'.")
     if workers is None:
-        return device, 0 if device == "cpu" else min(8, os.cpu_count())
+        return device, 0 if device == "cpu" else min(8, os.cpu_count() or 1)
     return device, _count("workers", workers, least=0)
 
 

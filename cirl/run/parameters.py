@@ -18,7 +18,7 @@ def refuse_unknown(cells: list[str] | None = None) -> None:
     parameters cell."""
     cells = get_ipython().user_ns["In"] if cells is None else cells
     parsed = [(cell, _assigned(cell)) for cell in cells]
-    known = next((names for cell, names in parsed if names and not cell.startswith(INJECTED)), [])
+    known: list[str] = next((names for cell, names in parsed if names and not cell.startswith(INJECTED)), [])
     for cell, names in parsed:
         if cell.startswith(INJECTED):
             _refuse(sorted(set(names) - set(known)), known)

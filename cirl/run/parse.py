@@ -1,5 +1,6 @@
 """The language of methods and recipes: a name, then changes of its values (`mixup+alpha=0.4`)."""
 
+from collections.abc import Mapping
 from decimal import Decimal
 
 
@@ -9,7 +10,7 @@ def split(text: str) -> tuple[str, dict[str, str]]:
     return name, {key: value for key, _, value in (change.partition("=") for change in changes)}
 
 
-def join(name: str, values: dict[str, object], usual: dict[str, object]) -> str:
+def join(name: str, values: Mapping[str, object], usual: Mapping[str, object]) -> str:
     """The canonical spelling: the name, then the values that are not the usual ones, in a fixed order."""
     return name + "".join(f"+{key}={plain(value)}" for key, value in values.items() if value != usual[key])
 

@@ -7,6 +7,7 @@ Rows 4, 10, 12, 15 and 17 of the ledger are not choices: they are the same here 
 
 import math
 from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 from cirl.errors import invalid
 from cirl.run import parse
@@ -70,7 +71,7 @@ def parse_recipe(text: str) -> Recipe:
     name, changes = parse.split(text)
     if name not in RECIPES:
         raise invalid("recipe", text, f"{', '.join(RECIPES)}, each with optional +choice=value")
-    kinds = {field.name: field.type for field in fields(Recipe)}
+    kinds: dict[str, Any] = {field.name: field.type for field in fields(Recipe)}
     chosen = {}
     for choice, value in changes.items():
         if choice not in kinds:

@@ -52,10 +52,10 @@ class Trained:
 
     def probabilities(self, images: Images) -> pd.DataFrame:
         """The probability of every class, one row per image; rows are named by the files where images are paths."""
-        images = _several(images)
+        several = _several(images)
         with torch.no_grad():
-            logits = [self.method.predict(x) for x in self.batches(images)]
-        names = [str(image) if isinstance(image, (str, Path)) else i for i, image in enumerate(images)]
+            logits = [self.method.predict(x) for x in self.batches(several)]
+        names = [str(image) if isinstance(image, (str, Path)) else i for i, image in enumerate(several)]
         return pd.DataFrame(torch.cat(logits).softmax(1).cpu().numpy(), index=names, columns=self.classes)
 
     def features(self, images: Images) -> Tensor:
@@ -71,11 +71,12 @@ class Trained:
         from pytorch_grad_cam import HiResCAM  # late: it takes seconds
         from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
-        images = _several(images)
-        wanted = [None if number is None else ClassifierOutputTarget(number) for number in self._numbers(label, images)]
+        several = _several(images)
+        numbers = self._numbers(label, several)
+        wanted = [None if number is None else ClassifierOutputTarget(number) for number in numbers]
         maps = []
         with HiResCAM(_Logits(self.method), [self.method.encoder.last_convolution]) as camera:
-            for i, x in enumerate(self.batches(images)):
+            for i, x in enumerate(self.batches(several)):
                 some = wanted[i * BATCH : i * BATCH + len(x)]
                 maps.append(camera(x, None if label is None else some))
         self.method.zero_grad()  # the maps are made of gradients

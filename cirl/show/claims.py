@@ -88,7 +88,8 @@ def judge(claim: Claim, values: pd.DataFrame) -> Verdict:
 
 def verdicts(study: str, item: str | None = None) -> list[Verdict]:
     """All claims of a study, or those of an item, each once: one comparison under several items (a stand-in) is one."""
-    merged, values = {}, {}
+    merged: dict[str, Verdict] = {}
+    values: dict[tuple[str, str], pd.DataFrame] = {}
     for claim in claims(study):
         if claim.text in merged:
             merged[claim.text] = replace(merged[claim.text], items=(*merged[claim.text].items, claim.item))
@@ -248,8 +249,8 @@ def _sweeps(study):
     this, rows = study_of(study), catalog.rows("table07", study)
     if rows:
         own = str(BACKBONES[next(iter(rows.values()))[0].backbone])
-        for dim in [dim for dim in dict.fromkeys((min(rows, key=int), max(rows, key=int))) if dim != own]:
-            yield Claim("table07", f"N = {dim} is within 2 points of N = {own}", dim, own, within=2)
+        for other in [dim for dim in dict.fromkeys((min(rows, key=int), max(rows, key=int))) if dim != own]:
+            yield Claim("table07", f"N = {other} is within 2 points of N = {own}", other, own, within=2)
     for dim in this.kappa_dims if catalog.has(study, "table08") else ():
         others = tuple(f"N = {dim}, kappa = {kappa}" for kappa in this.kappas if kappa != 0.6)
         yield Claim("table08", f"κ = 0.6 is above the other κ at N = {dim}", f"N = {dim}, kappa = 0.6", others)

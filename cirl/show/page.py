@@ -39,7 +39,7 @@ def page(study: str | None = None) -> str:
     chosen = {stem: study or most_real(stem) for stem in catalog.ITEMS}
     chosen = {stem: name for stem, name in chosen.items() if name and catalog.has(name, stem) and stem != "claims"}
     found = [verdict for name in dict.fromkeys(chosen.values()) for verdict in _verdicts(name, chosen)]
-    groups = {}
+    groups: dict[str, list[Section]] = {}
     for stem, name in chosen.items():
         groups.setdefault(_group(stem), []).append(_section(stem, name, study is None))
     return (
@@ -65,7 +65,10 @@ def most_real(stem: str) -> str | None:
         return having[-1] if having else None
     runs = {name: {run.id for run in catalog.expected(stem, name)} for name in having}
     shares = {name: len(records.recorded(ids)) / len(ids) for name, ids in runs.items()}
-    return next((name for name, share in shares.items() if share >= 0.5), max(shares, key=shares.get, default=None))
+    return next(
+        (name for name, share in shares.items() if share >= 0.5),
+        max(shares, key=shares.__getitem__, default=None),
+    )
 
 
 def _template():
@@ -107,7 +110,7 @@ def _image(file):
 
 def _html(text):
     """Markdown as html: wide tables scroll, rows without a number of ours are dimmed."""
-    html = _FROM_MARKDOWN(text).replace("<table>", '<div class="wide" tabindex="0"><table>')
+    html = str(_FROM_MARKDOWN(text)).replace("<table>", '<div class="wide" tabindex="0"><table>')
     html = html.replace("</table>", "</table></div>")
     cell = r"<td[^>]*>(?:(?!</td>).)*</td>"
     return Markup(re.sub(rf"<tr>(?=\s*{cell}\s*<td[^>]*>{tables.UNKNOWN})", '<tr class="dim">', html, flags=re.S))

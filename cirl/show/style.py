@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Container
+from typing import Any
 
 import matplotlib
 import matplotlib.style
@@ -51,10 +52,10 @@ def dots(ax: Axes, table: pd.DataFrame, marks: str = "oD^sv", measured: Containe
 
     A row without numbers is labelled `missing`, or `undefined` if it is among the measured."""
     for column, mark in zip(table, marks, strict=False):
-        look = dict(marker=mark, s=36, zorder=3, edgecolors="white", linewidths=0.5)
+        look: dict[str, Any] = dict(marker=mark, s=36, zorder=3, edgecolors="white", linewidths=0.5)
         ax.scatter(table[column].astype(float), range(len(table)), c=[color(row) for row in table.index], **look)
         ax.scatter([], [], c="#444444", label=column, **look)
-    for place in np.flatnonzero(table.isna().all(axis=1)):
+    for place in np.flatnonzero(table.isna().all(axis=1)).tolist():
         word = "undefined" if table.index[place] in measured else "missing"
         ax.text(0.03, place, word, transform=ax.get_yaxis_transform(), fontsize=8, va="center", color="#888888")
     ax.set_yticks(range(len(table)), table.index)

@@ -135,11 +135,8 @@ def figure4_figure6(name: str) -> Rows:
 def figure5ab(name: str, large: bool = False) -> Rows:
     """Independence degree per epoch."""
     this = study(name)
-    base = this.large if large else this.small
-    if base is None:
-        return {}
-    methods = this.large_methods if large else this.methods
-    return {LABELS[method]: runs_of(name, base, (this.task,), method=method) for method in methods}
+    base, methods = (this.large, this.large_methods) if large else (this.small, this.methods)
+    return {LABELS[method]: runs_of(name, base, (this.task,), method=method) for method in methods if base}
 
 
 def methods(name: str) -> Rows:
@@ -152,12 +149,9 @@ def methods(name: str) -> Rows:
 def figure5cd(name: str, large: bool = False) -> Rows:
     """Sensitivity to tau and kappa."""
     this = study(name)
-    base = this.large if large else this.small
-    if base is None:
-        return {}
+    base, seeds = this.large if large else this.small, this.sweep_seeds or this.seeds
     grid = product(this.taus, this.kappas)
-    seeds = this.sweep_seeds or this.seeds
-    rows = {f"tau = {t}, kappa = {k}": runs_of(name, base, (this.task,), tau=t, kappa=k) for t, k in grid}
+    rows = {f"tau = {t}, kappa = {k}": runs_of(name, base, (this.task,), tau=t, kappa=k) for t, k in grid if base}
     return {row: [run for run in runs if run.seed in seeds] for row, runs in rows.items()}
 
 
@@ -272,17 +266,18 @@ def find(stem: str) -> Item:
 @cache
 def rows(stem: str, name: str) -> Rows:
     """The rows of an item in a study with their runs; none for a drawing, or if the study leaves the item out."""
-    this, item = study(name), find(stem)
-    left_out = stem in this.without or (this.items is not None and stem not in this.items)
-    return {} if left_out or item.rows is None else item.rows(name)
+    item = find(stem)
+    return {} if item.rows is None or _leaves_out(name, stem) else item.rows(name)
+
+
+def _leaves_out(name, stem):
+    this = study(name)
+    return stem in this.without or (this.items is not None and stem not in this.items)
 
 
 def has(name: str, stem: str) -> bool:
     """Whether a study draws an item: it is not left out, and has rows if it needs runs."""
-    this, item = study(name), find(stem)
-    if item.rows is not None:
-        return bool(rows(stem, name))
-    return stem not in this.without and (this.items is None or stem in this.items)
+    return not _leaves_out(name, stem) if find(stem).rows is None else bool(rows(stem, name))
 
 
 def title(stem: str, name: str) -> str:

@@ -22,7 +22,7 @@ def choose(patterns: str, weights: bool = False) -> list[Run]:
     files = sorted(paths.RUNS.glob("*/metrics.json"), key=lambda file: file.stat().st_mtime_ns)
     here = [file.parent.name for file in files if not weights or (file.parent / "model.pt").exists()]
     collected = {} if weights else _collected()
-    chosen = []
+    chosen: list[str] = []
     for pattern in patterns.split():
         names = [*here, *(name for name in collected if name not in here)]
         found = here[-1:] if pattern == "latest" else sorted(name for name in names if fnmatchcase(name, pattern))
@@ -37,7 +37,7 @@ def choose(patterns: str, weights: bool = False) -> list[Run]:
 
 def by_row(runs: list[Run]) -> dict[str, list[Run]]:
     """Runs that differ in target and seed alone share a row, named by its method and by what not all rows have."""
-    rows = {}
+    rows: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         parts = run.id.split("-")
         if len(parts) < 5 or split(parts[2])[0] not in LABELS:

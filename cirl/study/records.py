@@ -111,14 +111,14 @@ def collect(runs: Iterable[Run], study: str) -> None:
     """Write the study's finished runs into results.csv and history.csv; rows of other runs are kept.
 
     A lock makes the read and the write one step, so that two processes at once lose nothing."""
-    runs = {run.id: run for run in runs}
+    by_id = {run.id: run for run in runs}
     with _collecting():
         results, history = read_collected("results.csv"), read_collected("history.csv")
-        records, skipped = folder_records(runs.values(), importance=True)
-        histories, no_history = _folder_histories(runs[name] for name in records)
+        records, skipped = folder_records(by_id.values(), importance=True)
+        histories, no_history = _folder_histories(by_id[name] for name in records)
         for name, why in (skipped | no_history).items():
             warnings.warn(f"skipped {name}: {why}", stacklevel=2)
-        new = [{"id": name, "study": study, **asdict(runs[name]), **records[name]} for name in histories]
+        new = [{"id": name, "study": study, **asdict(by_id[name]), **records[name]} for name in histories]
         results = pd.concat([results[~results["id"].isin(histories)], pd.DataFrame(new)])
         new = [epochs.assign(id=name) for name, epochs in histories.items()]
         history = pd.concat([history[~history["id"].isin(histories)], *new])
@@ -198,9 +198,9 @@ def _folder_record(run, importance):
 def collected_records(runs: Iterable[Run]) -> tuple[dict[str, dict], dict[str, str]]:
     """The collected records of the given runs, by id, and those skipped with reasons."""
     records, skipped = {}, {}
-    runs = {run.id: run for run in runs}
+    by_id = {run.id: run for run in runs}
     collected = read_collected("results.csv")
-    collected = collected[collected["id"].isin(runs)].copy()
+    collected = collected[collected["id"].isin(by_id)].copy()
     for name in [name for name in collected if name in ("seconds", "floor", *_RESULTS)]:
         collected[name] = pd.to_numeric(collected[name], errors="coerce")  # one odd cell makes a column text
     twice = set(collected["id"][collected["id"].duplicated()])
@@ -209,7 +209,7 @@ def collected_records(runs: Iterable[Run]) -> tuple[dict[str, dict], dict[str, s
         try:
             if name in twice:
                 raise UserError("results.csv has two rows of this run")
-            if other := [field for field in FIELDS if _differs(record.get(field), getattr(runs[name], field))]:
+            if other := [field for field in FIELDS if _differs(record.get(field), getattr(by_id[name], field))]:
                 raise UserError(f"results.csv says {', '.join(f'{field}={record[field]}' for field in other)}")
             records[name] = _checked_record(record, "results.csv")
         except UserError as error:

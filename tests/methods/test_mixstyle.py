@@ -1,17 +1,10 @@
 import pytest
 import torch
-from helpers import assert_minimises, batch, before, make, steps_of
+from helpers import assert_minimises, batch, before, make, nearly_uniform_batch, steps_of
 from torch.nn.functional import cross_entropy
 
 from cirl.methods.mixstyle import mixed_style
 from cirl.methods.styles import style
-
-
-def nearly_uniform_batch():
-    """The first image hardly varies, so that the small number under the root counts."""
-    x, y, d = batch()
-    x[0] = 0.5 + 1e-3 * x[0]
-    return x, y, d
 
 
 def statistics(maps):

@@ -1,4 +1,3 @@
-import io
 import math
 
 import pytest
@@ -7,7 +6,6 @@ from helpers import assert_minimises, batch, before, make, steps_of
 from torch.nn.functional import cross_entropy, interpolate, softplus
 
 from cirl.methods.mmd_aae import kernel, laplace, squared_mmd
-from cirl.run.checkpoint import serialized
 
 x, y, d = batch()
 
@@ -134,13 +132,3 @@ def test_mmd_aae_works_at_any_image_size(size):
     images = torch.rand(6, 3, size, size)
     terms = learner.update(images, y[:6], d[:6], 0)
     assert all(math.isfinite(value) for value in terms.values())
-
-
-def test_a_resumed_mmd_aae_gives_bit_identical_results():
-    learner, other = make("mmd_aae"), make("mmd_aae", seed=1)
-    learner.update(x, y, d, 1)
-    other.restore(torch.load(io.BytesIO(serialized(learner.state())), weights_only=True))
-    for each in (learner, other):
-        torch.manual_seed(7)
-        each.update(x, y, d, 2)
-    assert all(torch.equal(a, b) for a, b in zip(learner.parameters(), other.parameters(), strict=True))

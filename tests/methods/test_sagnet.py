@@ -1,18 +1,11 @@
 import pytest
 import torch
-from helpers import assert_minimises, batch, before, make, steps_of
+from helpers import assert_minimises, batch, before, make, nearly_uniform_batch, steps_of
 from torch.nn.functional import cross_entropy
 
 from cirl.methods.sagnet import content_randomised, style_randomised
 
 EPS = 1e-5
-
-
-def nearly_uniform_batch():
-    """The first image hardly varies, so that the small number under the root counts."""
-    x, y, d = batch()
-    x[0] = 0.5 + 1e-3 * x[0]
-    return x, y, d
 
 
 def statistics(maps):

@@ -1,62 +1,11 @@
-"""Each comparison method's own term, against a naive loop or by its properties."""
+"""The table of the methods: names, values, and what a method needs."""
 
-import io
 import shutil
 
 import pytest
-import torch
 
-from cirl.data.batches import loaders
 from cirl.errors import UserError
-from cirl.methods import build
-from cirl.methods.table import METHOD_NAMES
-from cirl.run import checkpoint
 from cirl.run.config import Run
-
-CLASSES = 4
-x, y, d = torch.rand(12, 3, 32, 32), torch.arange(12) % CLASSES, torch.tensor([0, 1, 3] * 4)
-
-
-def make(method, **more):
-    return build(Run(method=method, **more), CLASSES)
-
-
-# what they share
-
-
-def test_the_stages_one_after_the_other_are_the_encoder():
-    for backbone in ("convnet32", "resnet18"):
-        encoder = make("deepall", backbone=backbone, dim=16).encoder.eval()
-        maps = encoder.normalise(x)
-        for stage in encoder.stages():
-            maps = stage(maps)
-        torch.testing.assert_close(maps, encoder(x))
-
-
-# all of them
-
-
-def train(learner, data, epochs):
-    for epoch in epochs:
-        checkpoint.seed_epoch(learner.run, epoch)
-        learner.begin_epoch(data, epoch)
-        for batch in data.train(epoch):
-            learner.update(*batch, epoch)
-    return learner
-
-
-@pytest.mark.parametrize("method", METHOD_NAMES)
-def test_a_method_that_is_stopped_and_restored_goes_on_to_the_same_bits(method, folder):
-    """At every epoch, so for MatchDG also in the middle of both phases."""
-    line = dict(weights="none", backbone="convnet32", image_size=32, batch_size=8, epochs=4)
-    run = Run(f"folder:{folder}", "wool", method, **line)
-    data, learner = loaders(run), build(run, 2)
-    whole = train(build(run, 2), data, range(learner.epochs)).state_dict()
-    for epoch in range(learner.epochs):
-        kept = io.BytesIO(checkpoint.serialized(train(learner, data, [epoch]).state()))
-        learner = build(run, 2)
-        learner.restore(torch.load(kept, weights_only=True))
-    assert all(torch.equal(value, whole[name]) for name, value in learner.state_dict().items())
 
 
 @pytest.mark.parametrize(
