@@ -47,6 +47,6 @@ def collected(name: str) -> set[str]:
     """The ids of the runs in a collected file; none if it is missing or damaged."""
     try:
         with open(paths.DATA / name, encoding="utf-8", newline="") as rows:
-            return {row.get("id") for row in csv.DictReader(rows)}
+            return {row["id"] for row in csv.DictReader(rows) if row.get("id")}
     except (OSError, ValueError, csv.Error):
         return set()

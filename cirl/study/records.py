@@ -154,7 +154,7 @@ def importances(place: Path) -> dict[str, float]:
 
     weights = read_weights(place)
     W = weights.get("h1.weight") if isinstance(weights, dict) else None
-    if getattr(W, "ndim", None) != 2 or not W.isfinite().all():
+    if W is None or getattr(W, "ndim", None) != 2 or not W.isfinite().all():
         raise UserError("model.pt has no classifier h1.weight with finite numbers")
     flat = {}
     for reading in READINGS:
