@@ -35,6 +35,7 @@ try:
 except UserError as error:
     raise WorkflowError(str(error))
 FIGURES = f"figures/{STUDY}"
+PAPERMILL = "python -m cirl.run.execute"  # papermill, started faster
 QUIETLY = "> {log.words} 2>&1 || {{ tail -n 4 {log.words} >&2; exit 1; }}"
 NOTEBOOKS = catalog.notebooks(STUDY, weights=TRAIN, trained=[*RUNS.values()] if CORE else None)
 PART = f"catalog.core('{STUDY}')" if CORE else f"catalog.all_runs('{STUDY}', {EXTRAS})"
@@ -120,7 +121,7 @@ rule train:
     group:
         lambda wildcards: resources.group(RUNS[wildcards["id"]])
     shell:
-        PROGRESS + "papermill {input} {log.notebook} --no-progress-bar -p threads {threads} -p again True {params.fields} " + QUIETLY
+        PROGRESS + "{PAPERMILL} {input} {log.notebook} --no-progress-bar -p threads {threads} -p again True {params.fields} " + QUIETLY
 
 
 rule reproduce:
@@ -157,7 +158,7 @@ for notebook, items in NOTEBOOKS.items():
             notebook=f"data/executed/{STUDY}/{notebook}.ipynb",
             words=f"data/executed/{STUDY}/{notebook}.log",
         shell:
-            "papermill {input.notebook} {log.notebook} --no-progress-bar -p study {STUDY} " + QUIETLY
+            "{PAPERMILL} {input.notebook} {log.notebook} --no-progress-bar -p study {STUDY} " + QUIETLY
 
 
 rule report:
@@ -170,4 +171,4 @@ rule report:
         notebook=f"data/executed/{STUDY}/report.ipynb",
         words=f"data/executed/{STUDY}/report.log",
     shell:
-        "papermill {input.notebook} {log.notebook} --no-progress-bar -p study {STUDY} " + QUIETLY
+        "{PAPERMILL} {input.notebook} {log.notebook} --no-progress-bar -p study {STUDY} " + QUIETLY
