@@ -34,6 +34,7 @@ try:
 except UserError as error:
     raise WorkflowError(str(error))
 FIGURES = f"figures/{STUDY}"
+PAPERMILL = "python -m cirl.run.execute"  # papermill, started faster
 QUIETLY = "> {log.words} 2>&1 || {{ tail -n 4 {log.words} >&2; exit 1; }}"
 SHOWN = "> {log} 2>&1 && cat {log} || {{ tail -n 1 {log} >&2; exit 1; }}"  # of a traceback, the sentence at its end
 RECORDS = [name for name in ("data/results.csv",) if Path(name).exists()]
@@ -103,7 +104,7 @@ rule train:
     group:
         lambda wildcards: resources.group(RUNS[wildcards["id"]])
     shell:
-        PROGRESS + "papermill {input} {log.notebook} --no-progress-bar -p threads {threads} -p again True {params.fields} " + QUIETLY
+        PROGRESS + "{PAPERMILL} {input} {log.notebook} --no-progress-bar -p threads {threads} -p again True {params.fields} " + QUIETLY
 
 
 rule reproduce:
@@ -146,7 +147,7 @@ for notebook, items in NOTEBOOKS.items():
             notebook=f"data/executed/{STUDY}/{notebook}.ipynb",
             words=f"data/executed/{STUDY}/{notebook}.log",
         shell:
-            "papermill {input.notebook} {log.notebook} --no-progress-bar -p study {STUDY} " + QUIETLY
+            "{PAPERMILL} {input.notebook} {log.notebook} --no-progress-bar -p study {STUDY} " + QUIETLY
 
 
 rule report:
@@ -159,4 +160,4 @@ rule report:
         notebook=f"data/executed/{STUDY}/report.ipynb",
         words=f"data/executed/{STUDY}/report.log",
     shell:
-        "papermill {input.notebook} {log.notebook} --no-progress-bar -p study {STUDY} " + QUIETLY
+        "{PAPERMILL} {input.notebook} {log.notebook} --no-progress-bar -p study {STUDY} " + QUIETLY
