@@ -1,6 +1,6 @@
 """The study `tiny` while a random one of its trainings is killed every few seconds, until all is finished: `make soak`.
 
-It runs in a clone of its own. Then its records must equal those of an undisturbed study, which is trained first in
+It runs in a clone. Its records must then equal those of an undisturbed study, which is trained first in
 another clone, or has been before:
 
     python tests/soak.py [/path/of/a/project/with/the/undisturbed/study]
@@ -23,13 +23,13 @@ HERE = Path(__file__).resolve().parent.parent
 
 
 def clone(place: Path) -> Path:
-    """The committed state of this project in a folder of its own."""
+    """Clone the committed state of this project."""
     subprocess.run(["git", "clone", "--quiet", HERE, place], check=True)
     return place
 
 
 def begin_study(root: Path) -> subprocess.Popen:
-    """Train the study and collect its records; what is killed is tried again."""
+    """Train the study and collect its records; killed jobs are repeated."""
     command = ["snakemake", "--config", "study=tiny", "--retries", "100", "--until", "collect", "--quiet", "all"]
     environment = {**os.environ, "PYTHONPATH": str(root), "CIRL_ROOT": str(root), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -51,7 +51,7 @@ def kill_until_finished(root: Path) -> int:
     """The number of kills that the study survived."""
     chance, kills, study = random.Random(0), 0, begin_study(root)
     while study.poll() is None:
-        time.sleep(chance.uniform(*EVERY) * (1 + kills / 50))  # ever slower, so that the longest epochs end at last
+        time.sleep(chance.uniform(*EVERY) * (1 + kills / 50))  # ever less often: long epochs finish, too
         victims = trainings(root)
         if victims:
             os.kill(chance.choice(victims).pid, signal.SIGKILL)
