@@ -6,10 +6,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export OMP_NUM_THREADS ?= 1
-# glibc keeps freed memory instead of giving it back after every step: a seventh to a third faster on a CPU
+# glibc keeps freed memory instead of returning it after every step: 14 to 33 % faster on a CPU
 export MALLOC_MMAP_MAX_ ?= 0
 export MALLOC_TRIM_THRESHOLD_ ?= 8000000000
-# the same bits on every x86 CPU (cirl/run/machine.py)
+# bit-identical results on every x86 CPU (cirl/run/machine.py)
 export ATEN_CPU_CAPABILITY ?= avx2
 export ONEDNN_MAX_CPU_ISA ?= AVX2
 export MKL_CBWR ?= COMPATIBLE
@@ -34,10 +34,10 @@ test: $(READY) ## the whole test suite, notebooks included (minutes)
 test-fast: $(READY) ## the tests that take seconds
 	pytest -n 2 -m "not slow"
 
-test-slurm: $(READY) ## the grid through a real SLURM that comes up here; installs Debian's, needs root (minutes)
+test-slurm: $(READY) ## the study on a real SLURM that is installed and started here; needs Debian and root (minutes)
 	python tests/slurm/run.py
 
-test-faults: $(READY) ## kills, damage, full disks, two at once, untrusted files (minutes)
+test-faults: $(READY) ## kills, damaged files, full disks, concurrent processes, untrusted files (minutes)
 	pytest -n 2 tests/test_faults.py
 
 soak: $(READY) ## what make trains, while its processes are killed every few seconds, against undisturbed runs (an hour)

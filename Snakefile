@@ -6,8 +6,8 @@ cirl.study.catalog alone decides what is trained and rendered. A run is trained 
 code change, never because a notebook was edited. With `--config study=paper train=no` nothing is trained: items render
 from the finished runs and from data/results.csv and data/history.csv.
 
-Snakemake deletes the outputs of a job that was interrupted, so no result is an output of `train`: its output is an empty
-file `trained` beside metrics.json, and 02_train itself skips what is finished.
+Snakemake deletes the outputs of interrupted jobs, so no result is an output of `train`: its output is an empty file
+`trained` beside metrics.json, and 02_train itself skips finished runs.
 """
 
 import shlex
@@ -27,8 +27,8 @@ machine.pin()  # jobs inherit the environment
 os.environ.setdefault("PYTHONUTF8", "1")
 STUDY = config.get("study", "tiny")
 TRAIN = config.get("train", "yes") != "no"
-EXTRAS = config.get("extras", "no") == "yes"  # also train what only the items beyond the paper need
-CORE = config.get("core", "no") == "yes"  # train a core alone and compare it with the records
+EXTRAS = config.get("extras", "no") == "yes"  # also train what is needed only by items beyond the paper
+CORE = config.get("core", "no") == "yes"  # train only a core and compare it with the records
 try:
     RUNS = {run.id: run for run in (catalog.core(STUDY) if CORE else catalog.all_runs(STUDY, EXTRAS))}
 except UserError as error:
@@ -70,7 +70,7 @@ if workflow.is_main_process and TRAIN:
 
 onstart:
     try:
-        DRIVER.acquire(timeout=0)  # until this process ends, however it ends
+        DRIVER.acquire(timeout=0)  # held until this process ends
     except Timeout:
         raise WorkflowError(f"Another snakemake is working on the study {STUDY} in this folder; wait for it or stop it.")
     except OSError as error:  # a file system without locks; each run has a lock with a heartbeat
@@ -79,7 +79,7 @@ onstart:
 
 rule all:
     input:
-        trained(RUNS.values()),  # asked for by name, so that a run whose folder was deleted is trained again
+        trained(RUNS.values()),  # requested by name, so that a run whose folder was deleted is trained again
         COLLECTED if TRAIN and not CORE else [],
         f"{FIGURES}/reproduced.md" if CORE else [],
         f"{FIGURES}/report.html",

@@ -14,9 +14,9 @@ The map of the paper, equation by equation:
 
 To use: `cirl.load` (a finished run as a model: `run.trained`), `cirl.CIRLLoss` (in any loop: `methods.criterion`).
 
-Below: `methods` (one file per method), `run` (what a run is and how it survives), `data` (from a data set to batches),
-`study` (which runs an item needs, and their records), `show` (tables and figures), `analysis` (beyond the paper).
-The package holds nouns; the notebooks hold verbs (train, compare, plot).
+Below: `methods` (one file per method), `run` (what a run is and how it resumes), `data` (from a data set to batches),
+`study` (which runs an item, a figure or table, needs, and their records), `show` (tables and figures), `analysis`
+(beyond the paper). The package holds nouns; the notebooks hold verbs (train, compare, plot).
 """
 
 from importlib import import_module

@@ -1,7 +1,8 @@
 r"""The masks of `gumbel`, drawn and differentiated fast: the same distribution and the same gradient.
 
 A Gumbel variable is -log E with E = -log U, U uniform, so exp((log z + xi) / T) is (z / E)^(1/T), and one draw p is
-q^2 with q = (z / E)^(1/2T) scaled to length one. A few images at a time, so that their draws stay in the cache.
+q^2 with q = (z / E)^(1/2T) scaled to length one. The images are taken a few at a time, so that their
+draws stay in the cache.
 """
 
 import math
@@ -56,8 +57,8 @@ def _draws(z, rows, ctx):
 class _RecursiveMask(torch.autograd.Function):
     """p <- softmax((p + xi) / T), draw by draw; m is the maximum of all draws.
 
-    All draws are kept for the backward pass. Where they are too many, only the start of each segment is kept, and the
-    backward pass draws a segment again before it goes back through it."""
+    All draws are kept for the backward pass. If that takes too much memory, only the start of each segment is
+    kept, and the backward pass draws each segment again."""
 
     @staticmethod
     def forward(ctx, log_z, k, temperature):
@@ -115,7 +116,7 @@ def _log_uniform(shape, like, seed):
 
 
 def _uniform_on_cpu(shape, dtype, seed):
-    """In [0, 1), from the bits of numpy's generator as they come: a third of the time of either library's floats."""
+    """Uniform in [0, 1) from the raw bits of numpy's generator: three times as fast as the floats of either library."""
     count, width = math.prod(shape), dtype.itemsize
     bits = np.random.SFC64(seed).random_raw(math.ceil(count * width / 8)).view(f"i{width}")[:count]
     below_one = 1 - torch.finfo(dtype).eps
@@ -124,7 +125,7 @@ def _uniform_on_cpu(shape, dtype, seed):
 
 
 def _root(ratio, temperature):
-    """To the power 1/2T; brought below one first, unless the power is one."""
+    """To the power 1/2T; scaled to at most one first, unless the power is one."""
     return ratio if temperature == 0.5 else ratio.div_(ratio.amax(-1, keepdim=True)).pow_(0.5 / temperature)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 def amplitude_phase(x: Tensor) -> tuple[Tensor, Tensor]:
     r"""Eq. (4): amplitude A and phase P of the Fourier transform, F(x) = A exp(jP).
 
-    The paper writes the phase with the other sign, which changes nothing: it is only put back."""
+    The paper writes the phase with the opposite sign, which cancels in Eq. 6."""
     spectrum = torch.fft.rfft2(x)
     return spectrum.abs(), spectrum.angle()
 
@@ -29,20 +29,20 @@ def recombine(A_hat: Tensor, P: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def intervene(x: Tensor, x_prime: Tensor, lam: Tensor) -> Tensor:
-    """Equations 4, 5 and 6 in one, clipped to [0, 1]."""
+    """Equations 4, 5 and 6 in one function, clipped to [0, 1]."""
     spectrum = torch.fft.rfft2(x)
     return _with_amplitude(x, spectrum, spectrum.abs(), torch.fft.rfft2(x_prime).abs(), lam)
 
 
 def intervene_among(x: Tensor, partner: Tensor, lam: Tensor) -> Tensor:
-    """The same where x' = x[partner] is of the same batch: one transform serves both."""
+    """The same for partners x' = x[partner] in the same batch: one transform serves both."""
     spectrum = torch.fft.rfft2(x)
     A = spectrum.abs()
     return _with_amplitude(x, spectrum, A, A[partner], lam)
 
 
 def _with_amplitude(x, spectrum, A, A_prime, lam):
-    """A_hat exp(jP) is F(x) A_hat / A, so that no angle is computed. Where A is 0 the phase is 0, as in Eq. 6."""
+    """A_hat exp(jP) equals F(x) A_hat / A, so no angle is computed. If A is 0, the phase is 0, as in Eq. 6."""
     zero = A == 0
     scale = mix_amplitude(A, A_prime, lam) / (A + zero)
     return torch.fft.irfft2(spectrum.add_(zero).mul_(scale), s=x.shape[-2:]).clamp_(0, 1)

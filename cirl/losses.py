@@ -20,7 +20,7 @@ EPSILON = 1e-8  # inside the root: keeps a dead ReLU dimension, and its gradient
 def z_score(R: Tensor, unbiased: bool = False) -> Tensor:
     r"""Eq. (15): each dimension (column) with mean 0 and standard deviation 1 over the batch.
 
-    The printed index runs over N; the text (and the sense) is over the B images of the batch."""
+    The printed index runs over N; as the text says, the B images of the batch are meant."""
     variance = R.var(0, unbiased=unbiased, keepdim=True)
     return (R - R.mean(0, keepdim=True)) * torch.rsqrt(variance + EPSILON)
 

@@ -29,7 +29,7 @@ def independence_floor(N: int, B: int) -> float:
 
 
 def representation_importance(W: Tensor, reading: str = "class") -> Tensor:
-    """Importance of each dimension, (N,): weights brought to [0, 1] by their minimum and maximum, summed over classes.
+    """Importance of each dimension, (N,): min-max scaled weights, summed over classes.
 
     The paper does not say over what the minimum and maximum are taken. `class`: over the dimensions, for each class
     (the reading whose spread agrees with Table 6). `dimension`: over the classes, for each dimension. `matrix`:
@@ -46,7 +46,7 @@ def representation_importance(W: Tensor, reading: str = "class") -> Tensor:
 def evaluate(method, data) -> dict[str, float]:
     """One row of a run's history: accuracies, and how invariant and independent the dimensions are.
 
-    C is that of the whole source-validation set in evaluation mode, with the same interventions every time."""
+    C is computed on the whole source-validation set in evaluation mode, with the same interventions in every epoch."""
     method.eval()
     logits, labels, r_o, r_a = [], [], [], []
     with torch.random.fork_rng():

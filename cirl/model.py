@@ -23,15 +23,15 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 class ConvNet(nn.Sequential):
     """Digits-DG: four times 3x3 convolution, ReLU, 2x2 max-pooling; N = 4 x width at 32 pixels.
 
-    Pooling first is the same function and rectifies a quarter of the values. The initialisation keeps the variance
-    (LeCun): PyTorch's own shrinks it and leaves long plateaus, Kaiming's makes the network die at a rate of 0.05."""
+    Pooling before the ReLU gives the same function and rectifies a quarter of the values. The initialisation keeps the
+    variance (LeCun): PyTorch's default shrinks it and causes plateaus; with Kaiming's the network dies at lr=0.05."""
 
     def __init__(self, width: int):
         layers, channels = [], 3
         for _ in range(4):
             convolution = nn.Conv2d(channels, width, 3, padding=1)
             nn.init.normal_(convolution.weight, std=(9 * channels) ** -0.5)
-            nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]  # it has one
+            nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]  # a Conv2d has one by default
             layers += [convolution, nn.MaxPool2d(2), nn.ReLU()]
             channels = width
         super().__init__(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten())
@@ -49,7 +49,7 @@ def resnet(name: str, weights: str) -> nn.Module:
 class Network(nn.Module):
     """g: images to representations of N = dim values, normalisation inside.
 
-    Where N is not the backbone's own, a linear layer brings it there (Tables 7 and 8). With precision=bf16 its
+    If N differs from the backbone's width, a linear layer maps to it (Tables 7 and 8). With precision=bf16 its
     convolutions run in bfloat16; representations, heads, masks and losses stay in float32."""
 
     mean: Tensor
@@ -79,7 +79,7 @@ class Network(nn.Module):
         return ((x - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
 
     def stages(self) -> Sequence[nn.Module]:
-        """g in four parts, for the methods that work on the maps between them; one after the other they are g."""
+        """g in four parts, for the methods that work on the maps between them; applied in order they equal g."""
         if self.precision != "fp32":
             raise invalid("precision", self.precision, "fp32 for methods that work between the stages of the network")
         net: Any = self.backbone  # a ResNet has its parts as attributes
@@ -91,12 +91,12 @@ class Network(nn.Module):
 
     @property
     def last_convolution(self) -> nn.Module:
-        """The layer that Figures 4 and 6 look at."""
+        """The layer whose attention Figures 4 and 6 show."""
         return [layer for layer in self.backbone.modules() if isinstance(layer, nn.Conv2d)][-1]
 
 
 class Masker(nn.Module):
-    """w: a three-layer perceptron as released; its scores, drawn k times, are the mask."""
+    """w: a three-layer perceptron as released; k draws from its scores make the mask."""
 
     def __init__(self, dim: int, k: int, draws: str = "independent", logits: str = "plain", temperature: float = 0.5):
         super().__init__()
@@ -111,7 +111,7 @@ class Masker(nn.Module):
         self.k, self.draws, self.temperature = k, draws, temperature
 
     def log_z(self, r: Tensor) -> Tensor:
-        """The scores of the dimensions, up to the constant that a softmax takes away."""
+        """The scores of the dimensions, up to a constant that cancels in the softmax."""
         return self.layers(r)
 
     def forward(self, r: Tensor) -> Tensor:

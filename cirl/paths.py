@@ -14,6 +14,6 @@ NOTEBOOKS = ROOT / "notebooks"
 
 
 def located(path: str) -> Path:
-    """A path as the user means it: from the working directory if it exists there, otherwise from the project's root."""
+    """A path given by the user: relative to the working directory if it exists there, otherwise to the root."""
     here = Path(os.path.abspath(os.path.expanduser(path)))
     return here if here.exists() else Path(os.path.abspath(ROOT / os.path.expanduser(path)))

@@ -18,7 +18,7 @@ def one_thread():
 
 @pytest.fixture
 def workspace(tmp_path, monkeypatch):
-    """A project root of the test's own, with nothing in it."""
+    """An empty project root for the test."""
     monkeypatch.setenv("CIRL_ROOT", str(tmp_path))
     for name in ("DATA", "RAW", "CACHE", "RUNS", "FIGURES"):
         there = tmp_path / getattr(paths, name).relative_to(paths.ROOT)

@@ -172,7 +172,7 @@ def main() -> int:
     import torch
 
     torch.set_num_threads(1)
-    helpers.steps_of(helpers.make("deepall"), helpers.batch(), 0)  # loads every library, so that mutants start at once
+    helpers.steps_of(helpers.make("deepall"), helpers.batch(), 0)  # load all libraries: mutants then start quickly
     for name in [name for name in sys.modules if name.split(".")[0] in ("cirl", "helpers")]:
         del sys.modules[name]
     if asked.file:

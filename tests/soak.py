@@ -31,7 +31,7 @@ ROWS = "run"  # the one row of the tables that are compared
 
 
 def clone(place: Path) -> Path:
-    """The committed state of this project in a folder of its own."""
+    """Clone the committed state of this project."""
     subprocess.run(["git", "clone", "--quiet", HERE, place], check=True)
     return place
 

@@ -33,7 +33,7 @@ def test_the_source_that_is_shown_is_that_of_the_module(number):
     assert latex.count("{") == latex.count("}") and latex.count(r"\begin") == latex.count(r"\end")
 
 
-def test_words_may_stand_in_the_place_of_an_equation():
+def test_a_text_may_replace_an_equation():
     shown = text_of(beside(("a sentence", text_of), 10).data)
     assert shown.index("a sentence") < shown.index("def text_of") < shown.index("def factorization_loss")
 

@@ -80,7 +80,7 @@ def test_a_dead_dimension_has_no_correlation_and_is_left_out(rng):
 
 
 def test_a_probe_never_sees_the_shape_that_it_is_asked_about(rng):
-    """Each shape has a mark of its own, which tells the digit to whoever has seen that shape."""
+    """Each shape has a unique mark, which gives the digit away if that shape was seen."""
     r, digit, _, shape = flat(np.repeat(np.eye(SHAPES)[:, None], DOMAINS, 1))
     assert properties.probe(r, digit, shape) < 20
 
@@ -223,7 +223,7 @@ def test_a_copied_dimension_has_the_whole_degree_and_a_dead_one_none(rng):
 
 
 class Corner:
-    """A method whose class 1 grows with the brightness of the upper left quarter, and that looks at nothing else."""
+    """A method whose class 1 depends only on the brightness of the upper left quarter."""
 
     def predict(self, x):
         bright = x[:, :, :8, :8].mean((1, 2, 3))

@@ -1,4 +1,4 @@
-"""Any runs, chosen by id or pattern, and how they stand beside each other."""
+"""Any runs, chosen by id or pattern, and compared."""
 
 import json
 import os
@@ -79,8 +79,8 @@ def test_a_foreign_id_is_refused_in_a_sentence(name, finished):
 
 
 @pytest.mark.parametrize("patterns", ["pacs-*", "tiny-convnet32-cirl-street-s9", "latest"])
-def test_what_chooses_nothing_is_refused_in_a_sentence(patterns, workspace):
-    with pytest.raises(UserError, match="is no finished run"):
+def test_a_pattern_without_matches_is_refused(patterns, workspace):
+    with pytest.raises(UserError, match="matches no finished run"):
         choose(patterns)
     with pytest.raises(UserError, match="runs is empty"):
         choose(" ")
@@ -131,7 +131,7 @@ def test_paired_differences_are_a_paired_t_test(finished):
         compare.paired(table, "FACT")
 
 
-def test_both_tables_are_words_and_latex(finished):
+def test_both_tables_are_text_and_latex(finished):
     table = records.load_runs(by_row(choose("tiny-*")))
     lines = compare.table_lines(compare.pooled(table))
     assert lines[0] == ["", "print", "street", "avg", "95 % CI", "seeds"]

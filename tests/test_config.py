@@ -107,14 +107,14 @@ def test_an_id_is_short_enough_for_a_file_name_and_still_unique():
     assert all(len(run.id) <= 200 for run in runs) and len({run.id for run in runs}) == 4
 
 
-def test_a_path_that_no_file_system_has_is_one_sentence():
+def test_an_impossible_path_raises_user_error():
     with pytest.raises(UserError, match="the folder cannot be read"):
         Run("folder:a\0b", "one")
     with pytest.raises(UserError, match="there is no file"):
         weights_file("resnet18", Run("pacs", "photo", weights="~nobody/a\0b").weights)
 
 
-def test_a_root_folder_that_cannot_be_read_is_one_sentence(tmp_path, monkeypatch):
+def test_an_unreadable_root_folder_raises_user_error(tmp_path, monkeypatch):
     def refused(_):
         raise PermissionError(13, "Permission denied")
 

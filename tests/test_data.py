@@ -51,7 +51,7 @@ def test_an_epoch_shows_every_training_image_as_often_as_the_recipe_says():
 
 
 def names(images):
-    """Images of a batch, or rows of the cache, as comparable words."""
+    """Images of a batch, or rows of the cache, as hashable bytes."""
     if isinstance(images, torch.Tensor):
         images = (255 * images).round().byte().permute(0, 2, 3, 1).numpy()
     return [image.tobytes() for image in images]
@@ -248,7 +248,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_image_is_named_in_one_sentence_and_starts_no_program(folder, name):
+def test_a_hostile_image_is_named_and_starts_no_program(folder, name):
     """Pillow would give an EPS to Ghostscript, whatever the file is called."""
     (folder / "ink" / "cat" / "03.PNG").write_bytes(HOSTILE[name])
     with pytest.raises(
@@ -324,13 +324,13 @@ def test_a_batch_larger_than_the_data_is_refused(folder):
         batches.loaders(Run(f"folder:{folder}", "wool", weights="none", image_size=32, batch_size=45))
 
 
-def test_a_data_set_that_is_not_there_says_where_it_should_be(workspace):
+def test_a_missing_data_set_says_where_it_should_be(workspace):
     with pytest.raises(UserError, match="data/raw/pacs"):
         layouts.index("pacs")
 
 
-def test_a_full_disk_is_one_sentence_and_leaves_nothing(folder):
-    """The limit on the size of a file stands for the end of the disk: both fail in `write`."""
+def test_a_full_disk_raises_user_error_and_leaves_nothing(folder):
+    """A limit on the file size stands in for a full disk: both fail in `write`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
@@ -343,7 +343,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(folder):
     assert not list(paths.CACHE.iterdir())
 
 
-def test_a_cache_folder_that_cannot_be_written_is_one_sentence(folder, monkeypatch):
+def test_a_read_only_cache_folder_raises_user_error(folder, monkeypatch):
     paths.DATA.mkdir()
     (paths.DATA / "cache").write_text("a file where the folder should be")
     with pytest.raises(UserError, match=r"The cache .* cannot be made or read \(.*\)"):
@@ -352,7 +352,7 @@ def test_a_cache_folder_that_cannot_be_written_is_one_sentence(folder, monkeypat
     (paths.DATA / "cache").mkdir()
     (paths.DATA / "cache").chmod(0o500)
     if os.access(paths.DATA / "cache", os.W_OK):
-        return  # root writes everywhere
+        return  # root can write everywhere
     with pytest.raises(UserError, match=r"cannot be made or read \(Permission denied\)"):
         batches.loaders(small(folder))
 

@@ -31,7 +31,7 @@ def package(tmp_path):
 
 @cache
 def present():
-    """The digests of the package as it is."""
+    """The digests of the unchanged package."""
     return digests(digest.PACKAGE)
 
 

@@ -1,4 +1,4 @@
-"""Kills, damage, two at once, full disks, untrusted files: nothing is lost, nothing is wrong in silence."""
+"""Kills, damage, concurrent processes, full disks, untrusted files: nothing is lost or silently wrong."""
 
 import ast
 import contextlib
@@ -38,11 +38,11 @@ from cirl.run.config import Run
 from cirl.run.trained import load
 from cirl.study import catalog, marks, records
 
-TOLD = 3  # exit code of a child that left with a sentence
+REPORTED = 3  # exit code of a child that ended with a UserError
 
 
 def child(do):
-    """A process that does it and ends; its number."""
+    """Run a function in a forked process; returns its pid."""
     pid = os.fork()
     if pid:
         return pid
@@ -50,7 +50,7 @@ def child(do):
         do()
         os._exit(0)
     except UserError:
-        os._exit(TOLD)
+        os._exit(REPORTED)
     except BaseException:
         traceback.print_exc()
     os._exit(1)
@@ -61,7 +61,7 @@ def code(pid):
 
 
 def finished(run):
-    """All that a finished run has: its metrics, its history and its weights."""
+    """The results of a finished run: metrics, history and weights."""
     place = checkpoint.folder(run)
     weights = torch.load(place / "model.pt", weights_only=True)
     return json.loads((place / "metrics.json").read_text()), (place / "history.csv").read_text(), weights
@@ -79,7 +79,7 @@ def assert_same(one, other):
 
 @pytest.fixture
 def whole(folder):
-    """A run that nothing disturbed: the run, what it left, and a workspace in which it is not there any more."""
+    """An undisturbed run: the run, its results, and a workspace from which its folder was removed."""
     run = short(folder)
     train(run)
     result = finished(run)
@@ -110,7 +110,7 @@ class TestKills:
     @pytest.mark.slow
     @pytest.mark.parametrize("call", ["fsync", "replace", "unlink"])
     def test_a_kill_at_every_single_write_changes_nothing(self, call, whole, monkeypatch):
-        """Before a file is whole, before it gets its name, before an old one goes; also model.pt and metrics.json."""
+        """Before a file is complete, before its rename, before an old one is removed; model.pt and metrics.json too."""
         run, result = whole
         kills = 0
         for nth in range(1, 100):
@@ -171,7 +171,7 @@ def empty(file):
 
 @pytest.mark.parametrize("damage", [flip, cut, empty])
 class TestDamage:
-    def test_a_damaged_state_is_told_and_the_one_before_it_used(self, damage, whole):
+    def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(self, damage, whole):
         run, result = whole
         train(run, stop_after=2)
         damage(checkpoint.folder(run) / "last.pt")
@@ -181,14 +181,14 @@ class TestDamage:
         train(run)
         assert_same(finished(run), result)
 
-    def test_where_no_state_is_whole_the_run_begins_anew(self, damage, whole):
+    def test_without_an_intact_checkpoint_the_run_restarts(self, damage, whole):
         run, result = whole
         train(run, stop_after=2)
         for name in checkpoint.STATES:
             damage(checkpoint.folder(run) / name)
-        with pytest.warns(UserWarning, match="is damaged") as told:
+        with pytest.warns(UserWarning, match="is damaged") as warned:
             train(run)
-        assert len(told) == 2
+        assert len(warned) == 2
         assert_same(finished(run), result)
 
     def test_damaged_weights_of_a_finished_run_are_refused(self, damage, folder):
@@ -198,7 +198,7 @@ class TestDamage:
         with pytest.raises(UserError, match=r"model\.pt is missing or damaged; delete the folder"):
             checkpoint.load_model(run, 2)
 
-    def test_a_damaged_cache_is_told_and_made_anew(self, damage, folder):
+    def test_a_damaged_cache_is_reported_and_decoded_again(self, damage, folder):
         run = short(folder)
         expected = np.array(batches.loaders(run).table.images)
         (cache,) = paths.CACHE.glob("*.npy")
@@ -249,7 +249,7 @@ class TestCheckpoints:
         assert len(checkpoint.last_good_state(run)["history"]) == 3
 
     @pytest.mark.parametrize("name", ["last.pt", "history.csv", "model.pt", "metrics.json"])
-    def test_who_is_taken_over_in_the_middle_of_a_write_does_not_end_it(self, name, folder, monkeypatch):
+    def test_a_process_that_is_taken_over_during_a_write_does_not_finish_it(self, name, folder, monkeypatch):
         """Suspended after the check of the lock, taken over by another host, which finishes the run, then woken."""
         run = short(folder, epochs=2)
         train(run, stop_after=1)
@@ -267,7 +267,7 @@ class TestCheckpoints:
         assert (place / name).read_text() == "of the other"
 
     @pytest.mark.parametrize("state", [[], {}, 7, {"method": 1, "best": 2, "history": 3}, {"history": [{}]}, None])
-    def test_a_state_of_another_kind_is_one_sentence(self, state, folder):
+    def test_an_invalid_checkpoint_raises_user_error(self, state, folder):
         run = short(folder)
         train(run, stop_after=1)
         files.write_checked(checkpoint.folder(run) / "last.pt", checkpoint.serialized(state))
@@ -275,7 +275,7 @@ class TestCheckpoints:
             train(run)
 
     @pytest.mark.parametrize("state", [[], {}, 7, {"h1.weight": 3}])
-    def test_weights_of_another_kind_are_one_sentence(self, state, folder):
+    def test_invalid_weights_raise_user_error(self, state, folder):
         run = short(folder)
         result = train(run)
         result.pop("model_sha256")
@@ -286,7 +286,7 @@ class TestCheckpoints:
                 read()
 
     @pytest.mark.parametrize("content", ["[]", "null", "7", "[" * 100_000, "{", ""])
-    def test_a_config_of_another_kind_is_one_sentence(self, content, folder):
+    def test_an_invalid_config_raises_user_error(self, content, folder):
         run = short(folder)
         train(run, stop_after=1)
         (checkpoint.folder(run) / "config.json").write_text(content)
@@ -444,7 +444,7 @@ class TestIdentity:
         assert json.loads(kept.read_text()) == old and not (kept.parent / "lock").exists()
         train(run)
         before = version(checkpoint.folder(run) / "metrics.json")
-        checkpoint.resume(run, learner, data_, again=True)  # now it is of this code
+        checkpoint.resume(run, learner, data_, again=True)  # now it comes from this code
         assert version(checkpoint.folder(run) / "metrics.json") == before
 
 
@@ -491,7 +491,7 @@ class TestCache:
         (file,) = cache.caches(run.dataset)
         kept, identity = cache._identity(file), cache._identity
         flip(file)
-        monkeypatch.setattr(cache, "_identity", lambda _: kept)  # as if no time had moved
+        monkeypatch.setattr(cache, "_identity", lambda _: kept)  # as if no time had changed
         assert cache.is_intact(file) and not cache.is_intact(file, in_full=True)
         monkeypatch.setattr(cache, "_identity", identity)
         with pytest.warns(UserWarning, match="decoding it again"):
@@ -503,7 +503,7 @@ class TestCache:
 
 
 class TestDivergence:
-    def test_a_term_that_is_no_number_ends_the_run_with_its_name_and_keeps_the_last_epoch(self, whole, monkeypatch):
+    def test_a_term_that_becomes_nan_is_named_and_the_last_epoch_is_kept(self, whole, monkeypatch):
         run, result = whole
         train(run, stop_after=1)
         kept = (checkpoint.folder(run) / "last.pt").read_bytes()
@@ -524,7 +524,7 @@ class TestDivergence:
         with pytest.raises(UserError, match=r"became (nan|inf) in epoch \d"):
             train(short(folder, lr=1e12))
 
-    def test_weights_that_are_no_numbers_are_not_kept(self, whole):
+    def test_weights_that_become_nan_are_not_kept(self, whole):
         run, _ = whole
         data_, learner = batches.loaders(run), DeepAll(run, 2)
         checkpoint.resume(run, learner, data_)
@@ -541,10 +541,10 @@ class TestTwoAtOnce:
         run, result = whole
         batches.loaders(run)
         codes = [code(pid) for pid in [child(lambda: train(run)) for _ in range(5)]]
-        assert set(codes) <= {0, TOLD} and codes.count(0) >= 1  # who comes after the end finds it finished
+        assert set(codes) <= {0, REPORTED} and codes.count(0) >= 1  # a late process finds it finished
         assert_same(finished(run), result)
 
-    def test_the_sentence_names_the_process_and_its_death_sets_the_run_free(self, whole):
+    def test_the_message_names_the_process_and_its_death_releases_the_run(self, whole):
         run, result = whole
         place = checkpoint.folder(run)
         pid = child(lambda: (lock.take(place), time.sleep(60)))
@@ -571,7 +571,7 @@ class TestTwoAtOnce:
             lock.take(place)
 
     def test_a_lock_of_the_version_before_is_watched_too(self, folder, monkeypatch):
-        """It was held by a heartbeat alone: the kernel knows nothing of it, even on this host."""
+        """It relied on a heartbeat alone: the kernel does not know it, even on this host."""
         monkeypatch.setattr(lock, "PATIENCE", 5)
         place = checkpoint.folder(short(folder))
         holder = {"host": platform.node(), "pid": os.getppid(), "began": 0.0, "job": None}
@@ -590,7 +590,7 @@ class TestTwoAtOnce:
         assert_same(finished(run), result)
 
     def test_a_later_process_of_the_same_number_is_not_the_holder(self, folder):
-        """The number of a dead holder was given to another process of this host, which lives."""
+        """The pid of a dead holder was reused by a living process of this host."""
         place = checkpoint.folder(short(folder))
         self.of_elsewhere(place, host=platform.node(), pid=os.getppid(), boot=lock._me()["boot"])
         lock.take(place)
@@ -631,7 +631,7 @@ class TestTwoAtOnce:
         lock._identity.cache_clear()
 
     def test_a_holder_in_another_pid_namespace_is_not_evicted(self, held):
-        """Seen from another container of this host, the holder's number belongs to nobody."""
+        """Seen from another container of this host, the holder's pid does not exist."""
         place, _ = held
         named = json.loads((place / "lock").read_text()) | {"pid": 2**22 + 1}
         (place / "lock").write_text(json.dumps(named))
@@ -695,13 +695,13 @@ class TestTwoAtOnce:
         lock.check(place)
 
     @pytest.mark.parametrize("content", ["", "[]", "null", "7", '"x"', '{"pid": 1}', "{", "[" * 100_000, "\x00\xff"])
-    def test_a_lock_that_names_nobody_is_taken(self, content, folder):
+    def test_a_lock_that_names_no_process_is_taken(self, content, folder):
         place = checkpoint.folder(short(folder))
         files.write(place / "lock", content)
         lock.take(place)
         lock.check(place)
 
-    def test_who_was_taken_over_writes_nothing(self, folder):
+    def test_a_process_that_was_taken_over_writes_nothing(self, folder):
         run = short(folder)
         data_, learner = batches.loaders(run), DeepAll(run, 2)
         checkpoint.resume(run, learner, data_)
@@ -723,7 +723,7 @@ class TestTwoAtOnce:
 
 
 class TestNoRoom:
-    def test_a_limit_on_the_size_of_files_is_told_and_the_previous_state_stays(self, whole):
+    def test_a_limit_on_the_size_of_files_is_reported_and_the_previous_checkpoint_kept(self, whole):
         run, result = whole
         train(run, stop_after=1)
         kept = (checkpoint.folder(run) / "last.pt").read_bytes()
@@ -733,13 +733,13 @@ class TestNoRoom:
             resource.setrlimit(resource.RLIMIT_FSIZE, (len(kept) // 2, len(kept) // 2))
             train(run)
 
-        assert code(child(limited)) == TOLD
+        assert code(child(limited)) == REPORTED
         assert (checkpoint.folder(run) / "last.pt").read_bytes() == kept
         assert not [*checkpoint.folder(run).glob(".*")]
         train(run)
         assert_same(finished(run), result)
 
-    def test_a_full_disk_is_told_and_the_previous_state_stays(self, whole, tmp_path):
+    def test_a_full_disk_is_reported_and_the_previous_checkpoint_kept(self, whole, tmp_path):
         run, result = whole
         disk = tmp_path / "disk"
         disk.mkdir()
@@ -764,7 +764,7 @@ class TestNoRoom:
             subprocess.run(["umount", "--lazy", disk], check=True)
 
     @pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
-    def test_a_folder_that_may_not_be_written_is_told(self, folder, monkeypatch):
+    def test_a_read_only_folder_is_reported(self, folder, monkeypatch):
         with tempfile.TemporaryDirectory() as place:
             os.chmod(place, 0o755)
             shutil.copytree(folder, f"{place}/mine")
@@ -777,7 +777,7 @@ class TestNoRoom:
                 os.setuid(65534)
                 checkpoint.resume(run, DeepAll(run, 2), data_)
 
-            assert code(child(as_nobody)) == TOLD
+            assert code(child(as_nobody)) == REPORTED
             assert not [*paths.RUNS.iterdir()]
 
 
@@ -832,7 +832,7 @@ def until(holds, seconds=900):
 
 @pytest.mark.slow
 class TestDriver:
-    """Snakemake: no finished run is deleted, and what failed is done by the next call."""
+    """Snakemake: no finished run is deleted, and the next call repeats what failed."""
 
     @pytest.fixture(autouse=True)
     def nothing_left(self):
@@ -954,7 +954,7 @@ class TestDriver:
         assert returned == 0 and "runs agree with the records" in said
 
     def test_a_collection_that_failed_is_repeated(self, workspace):
-        """Also after the cure that its message names, `git checkout`, which makes the file newer than any run."""
+        """Also after `git checkout`, which the message advises and which makes the file newer than any run."""
         (workspace / "notebooks").symlink_to(ROOT / "notebooks")
         (workspace / "Snakefile").symlink_to(ROOT / "Snakefile")
         results, history, target = (

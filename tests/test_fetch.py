@@ -1,4 +1,4 @@
-"""Downloads against a server on loopback, archives of every bad kind, and what is left behind (nothing)."""
+"""Downloads from a server on loopback, malformed archives of every kind; nothing is left behind."""
 
 import io
 import tarfile
@@ -22,7 +22,7 @@ DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `content` with ranges; after `break_after` bytes it hangs up, once. Remembers what was asked for."""
+    """Serves `content` with ranges; after `break_after` bytes it closes the connection, once. Records the requests."""
 
     content, break_after, status = b"", None, 200
 
@@ -126,7 +126,7 @@ class TestFetch:
         assert len(index("pacs")) == 96
 
     @pytest.mark.parametrize(("name", "mode"), [("pacs.tar", "w"), ("PACS.tar.gz", "w:gz"), ("pacs.tar.xz", "w:xz")])
-    def test_an_archive_that_was_put_there_is_used_without_network(self, mirror, name, mode):
+    def test_a_local_archive_is_used_without_network(self, mirror, name, mode):
         paths.RAW.mkdir(parents=True)
         (paths.RAW / name).write_bytes(tarred(tree(), mode))
         fetch.fetch("pacs", from_network=False)
@@ -160,7 +160,7 @@ class TestFetch:
 
 
 class TestDownload:
-    def test_an_interrupted_download_goes_on_where_it_stopped(self, workspace, server):
+    def test_an_interrupted_download_resumes_where_it_stopped(self, workspace, server):
         server.content = zipped({"a": np.random.default_rng(0).bytes(3_000_000)})
         server.break_after = 2_000_000
         file = fetch.download((server.url,), paths.RAW / "a.zip")
@@ -187,9 +187,9 @@ class TestDownload:
         assert fetch.download((broken.url, server.url), paths.RAW / "a.zip").read_bytes() == server.content
         broken.shutdown()
 
-    def test_a_page_in_place_of_an_archive_is_no_archive(self, workspace, server):
+    def test_a_web_page_instead_of_an_archive_is_refused(self, workspace, server):
         server.content = b"<html>too many users have viewed this file recently</html>"
-        with pytest.raises(UserError, match=r"what came is no archive.*put it at .*a\.zip"):
+        with pytest.raises(UserError, match=r"the download is not an archive.*put it at .*a\.zip"):
             fetch.download((server.url,), paths.RAW / "a.zip")
         assert left_behind() == []
 
@@ -204,7 +204,7 @@ class TestDownload:
         (tmp_path / "same").write_bytes(server.content)
         assert fetch.download((server.url,), paths.RAW / "a.zip", sha256(tmp_path / "same")).exists()
 
-    def test_a_server_that_is_not_there_is_named(self, workspace):
+    def test_an_unreachable_server_is_named(self, workspace):
         with pytest.raises(UserError, match=r"127\.0\.0\.1:9/"):
             fetch.download(("http://127.0.0.1:9/x.zip",), paths.RAW / "a.zip")
         assert left_behind() == []
@@ -254,7 +254,7 @@ class TestUnpack:
             unpacked(workspace, "a.archive", bytes(content))
         assert sorted(file.name for file in workspace.iterdir()) == ["a.archive"]
 
-    def test_an_encrypted_archive_and_an_unknown_compression_are_one_sentence(self, workspace):
+    def test_an_encrypted_archive_and_an_unknown_compression_raise_user_error(self, workspace):
         content = bytearray(zipped({"photo/dog/0.png": b"1"}))
         for start in (content.index(b"PK\x03\x04") + 6, content.index(b"PK\x01\x02") + 8):
             content[start] |= 1  # the flag of an encrypted entry
@@ -283,7 +283,7 @@ class TestUnpack:
         with pytest.raises(UserError, match=r"unpacks to .* GB, and 0\.0 GB are free"):
             unpacked(workspace, "a.zip", zipped({"photo/dog/0.png": bytes(1000)}))
 
-    def test_what_is_there_is_not_overwritten(self, workspace):
+    def test_existing_files_are_not_overwritten(self, workspace):
         unpacked(workspace, "a.zip", zipped({"photo/dog/0.png": b"mine"}))
         unpacked(workspace, "b.zip", zipped({"photo/dog/0.png": b"other", "splits/list.txt": b"new"}))
         assert (workspace / "target/photo/dog/0.png").read_bytes() == b"mine"

@@ -142,7 +142,7 @@ def test_the_tiny_study_keeps_the_shape_on_the_embedded_data():
 
 
 @pytest.mark.parametrize("call", [lambda: catalog.all_runs("huge"), lambda: catalog.expected("table15", "tiny")])
-def test_an_unknown_study_or_item_says_what_there_is(call):
+def test_an_unknown_study_or_item_raises_an_error_that_lists_them(call):
     with pytest.raises(UserError, match=r"allowed: .*(tiny, digits, lite, paper|figure1, figure2)"):
         call()
 
@@ -168,7 +168,7 @@ def test_the_snakefile_names_the_studies_when_it_gets_another():
 
 
 def test_deleting_a_run_trains_it_again_and_what_depends_on_it_and_nothing_else(tmp_path):
-    """On a copy of the project in which every file of the study is there, and none is older than what it needs."""
+    """On a copy of the project that has every file of the study, none older than its inputs."""
     for name in ("Snakefile", "profiles", "notebooks", "cirl"):
         source = paths.ROOT / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)

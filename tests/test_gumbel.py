@@ -9,7 +9,7 @@ from cirl.gumbel import gumbel_mask, recursive_mask
 
 @pytest.fixture
 def noise(monkeypatch):
-    """The noise -log(-log U) that a mask draws, as it draws it."""
+    """The noise -log(-log U) that a mask draws, recorded."""
     drawn, log_uniform = [], _gumbel_fused._log_uniform
 
     def watched(*arguments):

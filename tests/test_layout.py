@@ -5,11 +5,11 @@ import ast
 from cirl import paths
 
 PACKAGE = paths.ROOT / "cirl"
-ABOVE = ("cirl.study", "cirl.show", "cirl.analysis")  # nothing that trains may know of these
+ABOVE = ("cirl.study", "cirl.show", "cirl.analysis")  # nothing that trains may import these
 
 
 def imported(file):
-    """The modules of the package that a file imports, at the top or late."""
+    """The modules that a file imports, at the top or inside functions."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)

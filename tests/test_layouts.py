@@ -1,4 +1,4 @@
-"""The four layouts on miniature trees, and what is said where a tree is not as it should be."""
+"""The four layouts on miniature trees, and the errors for malformed trees."""
 
 import shutil
 
@@ -36,7 +36,7 @@ def digits(workspace):
 
 
 def listed(root, dataset, train, val):
-    """<domain>/<class>/* and the lists of both parts; labels in the lists begin at 1 and are not to be believed."""
+    """<domain>/<class>/* and the lists of both parts; labels in the lists begin at 1 and must be ignored."""
     for domain in SETTINGS[dataset].domains:
         for split, pattern in (("train", train), ("val", val)):
             lines = []
@@ -186,7 +186,7 @@ def test_a_list_that_names_an_absent_file_says_list_line_and_file(pacs, mini):
 
 
 @pytest.mark.parametrize("line", ["photo.jpg 1", "../../etc/passwd 1", "photo/bee 1", "photo/../x.jpg 2"])
-def test_a_line_that_is_no_entry_is_shown(pacs, line):
+def test_an_invalid_line_of_a_list_is_quoted(pacs, line):
     file = pacs / "splits" / "photo_train_kfold.txt"
     file.write_text(file.read_text() + line + "\n")
     with pytest.raises(UserError, match=r"photo_train_kfold.txt, line 10: .* is not '<domain>/<class>/<name> <label>'"):
@@ -255,7 +255,7 @@ def test_the_counts_say_whether_they_are_the_published_ones(pacs, office):
     assert fetch.counts("officehome")["images"].tolist() == [60, 60, 60, 60]
 
 
-REAL = {  # of PAPER.md and the README of the data
+REAL = {  # as in data/README.md
     "pacs": {"art_painting": (1840, 208), "cartoon": (2107, 237), "photo": (1499, 171), "sketch": (3531, 398)},
     "digits_dg": {domain: (4800, 1200) for domain in ("mnist", "mnist_m", "svhn", "syn")},
 }

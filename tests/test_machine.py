@@ -1,4 +1,4 @@
-"""The same bits on every x86 machine: the pinned instruction sets, and a reference run to compare with."""
+"""Bit-identical results on every x86 machine: the pinned instruction sets, and a reference run to compare with."""
 
 import json
 import os
@@ -75,7 +75,7 @@ def test_the_reference_was_computed_by_this_code():
 
 @pytest.mark.slow
 def test_twenty_steps_give_the_reference_bits():
-    """Reports, and does not fail, on a machine with other bits: records then agree within the README's tolerance."""
+    """Warns, and does not fail, on a machine with other results: records then agree within the README's tolerance."""
     expected = json.loads(REFERENCE.read_text(encoding="utf-8"))
     digest = digest_of_reference_run({**os.environ, **machine.PINNED, "OMP_NUM_THREADS": "1"})
     if digest != expected["digest"]:
@@ -111,7 +111,7 @@ def test_provenance_names_cpu_capability_and_threads():
         (1, None, "cuda:9", "device='cuda:9' is not possible"),
     ],
 )
-def test_a_setting_that_the_machine_does_not_have_is_one_sentence(threads, workers, device, said, monkeypatch):
+def test_a_setting_that_the_machine_does_not_have_raises_user_error(threads, workers, device, said, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError) as error:
         machine.use(threads, workers, device)

@@ -49,6 +49,6 @@ def test_accuracy_counts_the_largest_logit():
     assert metrics.accuracy(logits, torch.tensor([0, 1, 1, 1])) == 75
 
 
-def test_an_unknown_reading_says_what_there_is():
+def test_an_unknown_reading_raises_an_error_that_lists_them():
     with pytest.raises(ValueError, match="class, dimension, matrix, magnitude"):
         metrics.representation_importance(W, "nonsense")

@@ -55,7 +55,7 @@ class TestLint:
         notes = cells(path, "markdown")
         assert notes[0].source.startswith("# ") and notes[-1].source.startswith("## What to see")
 
-    def test_its_parameters_are_annotated_literals_with_a_word_of_help(self, path):
+    def test_its_parameters_are_annotated_literals_with_a_help_comment(self, path):
         nodes, source = parameters(path)
         assert all(isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Constant) for node in nodes)
         assert all("#" in line and line.count("=") == 1 for line in source.splitlines())
@@ -131,7 +131,7 @@ def test_a_killed_training_notebook_ends_with_the_same_metrics(folder, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_users_mistake_is_one_sentence_without_our_frames(tmp_path):
+def test_a_users_mistake_shows_a_message_and_no_traceback(tmp_path):
     process = papermill("02_train", tmp_path / "out.ipynb", tmp_path, ("kappa", 2))
     output, _ = process.communicate()
     assert process.returncode != 0

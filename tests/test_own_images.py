@@ -1,4 +1,4 @@
-"""Own images, end to end and offline: make a folder, train, look, compare, use; the lines of the README."""
+"""Own images, end to end and offline: make a folder, train, look, compare, use; the commands of the README."""
 
 import json
 
@@ -38,7 +38,7 @@ def test_the_example_is_three_domains_of_three_classes_of_twelve_images(workspac
 @pytest.mark.slow
 def test_a_folder_of_ones_own_is_trained_looked_at_and_compared_without_network(workspace, monkeypatch):
     for name in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody answers there
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing listens there
     place = write_example(workspace / "my_images")
     for method in ("deepall", "cirl"):
         run_notebook("02_train", workspace, ("dataset", f"folder:{place}"), ("method", method), *SMALL)
@@ -82,7 +82,7 @@ def test_compare_runs_on_the_committed_records_by_default(workspace):
 
 
 @pytest.mark.slow
-def test_look_says_in_one_sentence_that_there_is_no_run(workspace):
+def test_look_reports_that_there_is_no_run(workspace):
     process = papermill("03_look", workspace / "out.ipynb", workspace)
     said, _ = process.communicate()
-    assert process.returncode != 0 and "UserError: runs='latest' is no finished run" in said
+    assert process.returncode != 0 and "UserError: runs='latest' matches no finished run" in said

@@ -1,4 +1,4 @@
-"""The published tables as transcribed in data/paper, held against one another."""
+"""The published tables as transcribed in data/paper, checked against each other."""
 
 import csv
 from decimal import Decimal

@@ -74,7 +74,7 @@ def test_importance_is_read_from_the_weights(recorded):
     (row,) = records.load_runs({"DeepAll": [run]}, importance=True).to_dict("records")
     for reading in READINGS:
         assert row[f"importance_{reading}.mean"] == pytest.approx(representation_importance(W, reading).mean().item())
-    assert "importance_class.mean" not in records.load_runs({"DeepAll": [run]})  # asked for by Table 6 alone
+    assert "importance_class.mean" not in records.load_runs({"DeepAll": [run]})  # only Table 6 needs it
 
 
 def test_runs_of_other_code_are_counted_whether_read_from_folders_or_from_the_records(recorded):
@@ -141,7 +141,7 @@ def test_a_damaged_record_is_named_and_nothing_is_overwritten(recorded):
     broken.write_text(broken.read_text()[:50])
     with pytest.warns(UserWarning, match=rf"skipped {run.id}: .*metrics\.json, line 1, is damaged"):
         records.collect(RUNS["DeepAll"], "tiny")
-    assert (paths.DATA / "results.csv").read_bytes() == kept  # the record of before still stands
+    assert (paths.DATA / "results.csv").read_bytes() == kept  # the earlier record is kept
     file = paths.DATA / "results.csv"
     file.write_text(kept.decode() + "half,a,line\n")
     with pytest.raises(UserError, match=r"results\.csv, line 6, is damaged"):
@@ -149,7 +149,7 @@ def test_a_damaged_record_is_named_and_nothing_is_overwritten(recorded):
     assert file.read_text().endswith("half,a,line\n")
 
 
-DAMAGES = {  # what is done to a run's folder, and the reason that is given
+DAMAGES = {  # a change of a run's folder, and the reason given
     "another run's record": (("metrics.json", '"id": "', '"id": "other-'), "metrics.json is the record of other-"),
     "another run's config": (("config.json", '"tau": 2.0', '"tau": 7.0'), "config.json says tau=7.0"),
     "an older version's record": (("metrics.json", '"oracle"', '"best"'), "metrics.json lacks oracle"),
@@ -286,7 +286,7 @@ def test_a_finding_stands_in_the_md_and_what_is_unknown_is_a_dash(workspace):
     assert "What we found: a, – and finance." in text.splitlines()
 
 
-def test_a_row_of_dots_without_numbers_is_said_to_be_missing_or_undefined():
+def test_a_row_of_dots_without_numbers_is_labelled_missing_or_undefined():
     figure, ax = plt.subplots()
     table = pd.DataFrame({"a": [1.0, np.nan, np.nan]}, index=["Mix", "CIRL", "FACT"])
     style.dots(ax, table, measured=["Mix", "FACT"])
@@ -307,7 +307,7 @@ def test_variants_and_recipes_have_the_colour_of_cirl_and_methods_their_own():
     assert style.color("Mixup") == style.COLORS["others"]
 
 
-ODD = {  # what is done to a run's folder: (file, its content), and the reason that is given
+ODD = {  # a change of a run's folder: (file, its content), and the reason given
     "a list": ("metrics.json", "[]", "not a JSON object"),
     "null": ("metrics.json", "null", "not a JSON object"),
     "deep nesting": ("metrics.json", "[" * 100000 + "]" * 100000, "nested too deeply"),
@@ -358,7 +358,7 @@ def test_a_run_with_an_odd_history_is_skipped_by_curves_and_collect(content, rec
     assert run.id not in set(pd.read_csv(paths.DATA / "results.csv")["id"])
 
 
-COLLECTED = {  # what is done to the rows of results.csv, and the reason that is given
+COLLECTED = {  # a change of the rows of results.csv, and the reason given
     "twice": (lambda table: pd.concat([table, table[:1]]), "two rows"),
     "no column": (lambda table: table.drop(columns="last.target"), "last.target=None"),
     "NaN": (

@@ -111,7 +111,7 @@ def test_the_config_says_where_the_run_comes_from(folder):
     assert config["provenance"]["device"] == "cpu" and len(config["provenance"]["data_digest"]) == 16
 
 
-def test_a_half_done_run_of_other_code_begins_anew(folder, monkeypatch):
+def test_an_unfinished_run_of_other_code_restarts_from_epoch_0(folder, monkeypatch):
     run = short(folder)
     whole = train(run)
     checkpoint.folder(run).rename(folder.parent / "whole")
@@ -152,7 +152,7 @@ def test_a_checked_file_is_intact_or_not_however_it_is_read(tmp_path):
     assert not files.is_intact(file) and files.read_checked(file) is None
 
 
-def test_a_file_is_there_whole_or_not_at_all(tmp_path):
+def test_files_are_written_atomically(tmp_path):
     files.write(tmp_path / "a.txt", "first")
     with pytest.raises(TypeError):
         files.write(tmp_path / "a.txt", 5)

@@ -1,4 +1,4 @@
-"""`cirl.load`: a finished run used by somebody else, elsewhere, offline."""
+"""`cirl.load`: a finished run used by another person, in another place, offline."""
 
 import json
 import shutil
@@ -128,7 +128,7 @@ def test_attention_is_that_of_the_class_that_is_asked_for(model):
     assert all(parameter.grad is None for parameter in model.method.parameters())
 
 
-def test_attention_finds_where_the_class_is_said():
+def test_attention_finds_what_decides_the_class():
     """A network that is made to respond to red alone looks at the red square."""
     run = cirl.run.config.Run("tiny", "street", "deepall")
     method = build(run, 2)
@@ -166,7 +166,7 @@ def test_a_bare_model_file_with_its_config_beside_it_is_enough(folder, offline):
         ("nowhere.png", "nowhere.png cannot be read"),
     ],
 )
-def test_what_is_no_image_is_refused_in_a_sentence(images, sentence, model):
+def test_anything_but_an_image_is_refused(images, sentence, model):
     with pytest.raises(UserError, match=sentence):
         model.predict(images)
 
@@ -179,8 +179,8 @@ def test_a_class_that_the_run_does_not_know_is_refused(label, sentence, model):
         model.attention(torch.rand(3, 3, 32, 32), label)
 
 
-def test_what_is_no_finished_run_is_refused_in_a_sentence(folder):
-    with pytest.raises(UserError, match="'nothing' is no run"):
+def test_anything_but_a_finished_run_is_refused(folder):
+    with pytest.raises(UserError, match="'nothing' is not a run"):
         cirl.load("nothing")
     run = short(folder)
     train(run, stop_after=1)
@@ -196,7 +196,7 @@ def test_what_is_no_finished_run_is_refused_in_a_sentence(folder):
     with pytest.raises(UserError, match="lacks kappa"):
         cirl.load(run.id)
     config.write_text(json.dumps({name: value for name, value in said.items() if name not in ("precision", "compile")}))
-    assert cirl.load(run.id).run.precision == "fp32"  # a run of before these fields
+    assert cirl.load(run.id).run.precision == "fp32"  # a run from before these fields existed
     config.write_text(json.dumps({name: value for name, value in said.items() if name != "classes"}))
     with pytest.raises(UserError, match="no class names"):
         cirl.load(run.id)

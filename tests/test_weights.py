@@ -63,7 +63,7 @@ class Evil:
         (lambda state: state | {"fc.bias": Evil()}, "it is not a file of tensors alone"),
     ],
 )
-def test_weights_of_another_kind_are_one_sentence(tmp_path, change, said, capsys):
+def test_weights_of_another_network_raise_user_error(tmp_path, change, said, capsys):
     torch.save(change(torchvision.models.resnet18().state_dict()), tmp_path / "w.pt")
     with pytest.raises(UserError) as error:
         Network("resnet18", 512, str(tmp_path / "w.pt"))

@@ -1,4 +1,4 @@
-"""Two measures of attention maps (`Trained.attention`) over many images: on the object, and how much it matters."""
+"""Two measures of attention maps (`Trained.attention`): how much lies on the object, and how much it matters."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def deletion(method: Method, x: Tensor, y: Tensor, attention: np.ndarray, seed: 
 
     The random region has the map's shape: it is the map shifted at random, so that both remove connected parts."""
     rng = np.random.default_rng(seed)
-    noise = 1e-6 * rng.random(attention.shape)  # a blank map has no top: any pixels will do
+    noise = 1e-6 * rng.random(attention.shape)  # breaks the ties of a blank map at random
     shifts = rng.integers(0, attention.shape[1:], (len(attention), 2))
     shifted = np.stack([np.roll(one, shift, (0, 1)) for one, shift in zip(attention + noise, shifts, strict=True)])
     views = x, blanked(x, attention + noise), blanked(x, shifted)

@@ -134,7 +134,7 @@ def optima(N: int, sizes: Iterable[int], forms: Iterable[str], steps: int = 500)
 
 
 def changed_pairs(one: pd.Series, other: pd.Series) -> int:
-    """How many pairs of methods stand in another order in the other column."""
+    """How many pairs of methods are ordered differently in the other column."""
     pairs = combinations(range(len(one)), 2)
     one, other = one.to_numpy(), other.to_numpy()
     return sum((one[i] - one[j]) * (other[i] - other[j]) < 0 for i, j in pairs)
@@ -152,7 +152,7 @@ def zeroing_cost(r: np.ndarray, y: np.ndarray, W: np.ndarray, b: np.ndarray) -> 
 
 
 def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Spearman's; nan where either is constant."""
+    """Spearman's rank correlation; NaN if either is constant."""
     return float("nan") if np.ptp(one) == 0 or np.ptp(other) == 0 else float(spearmanr(one, other).statistic)
 
 
@@ -162,7 +162,7 @@ def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
 def squared_correlation(observed: np.ndarray, B: int, terms: int = 40) -> np.ndarray:
     """Olkin and Pratt's unbiased estimate (1958) from the squared correlations of B normal samples; may be below 0.
 
-    1 - (B - 3) / (B - 2) x F(1, 1; B / 2; x) with x = 1 - observed; scipy's F is slow and at times nan here."""
+    1 - (B - 3) / (B - 2) x F(1, 1; B / 2; x) with x = 1 - observed; scipy's F is slow here and sometimes NaN."""
     x = 1 - observed.clip(0, 1)
     term, F = np.ones_like(x), np.ones_like(x)
     for k in range(terms):

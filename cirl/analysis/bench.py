@@ -43,7 +43,7 @@ def compare(ways: dict[str, Callable[[], object]], repetitions: int) -> pd.DataF
             do()
             rows.append((way, repetition, time.perf_counter() - start))
     table = pd.DataFrame(rows, columns=["way", "repetition", "seconds"])
-    return table[table["repetition"] > 0]  # the first time warms up
+    return table[table["repetition"] > 0]  # the first is a warm-up
 
 
 def step_ways(backbone: str, size: int, count: int) -> dict[str, Callable[[], object]]:
@@ -228,7 +228,7 @@ def mix_one_by_one(x: np.ndarray, x_prime: np.ndarray, lam: np.ndarray) -> np.nd
 
 
 def encoder_step(method: CIRL, images: Tensor, y: Tensor) -> None:
-    """The least that any method does: one pass of the encoder forward and back, one step."""
+    """The minimum of any method: one forward and backward pass of the encoder, one step."""
     method.step(method.optimizers[0], cross_entropy(method.predict(images), y), 0)
 
 

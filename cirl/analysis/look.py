@@ -1,4 +1,4 @@
-"""What a trained model does on its data set: predictions of every held-out image, maps of its representation."""
+"""What a trained model does on its data set: predictions for every held-out image, a map of its representations."""
 
 import copy
 
@@ -32,7 +32,7 @@ def tensors(data: Loaders, rows: np.ndarray) -> Tensor:
 
 
 def read(model: Trained, data: Loaders) -> tuple[pd.DataFrame, np.ndarray]:
-    """Held-out images of the sources and all images of the target: what the model says of each, and r, (n, N).
+    """Held-out images of the sources and all images of the target: the prediction for each, and r, (n, N).
 
     The table has a line per image: its row in the data set, domain, unseen (of the target), class, predicted class,
     the probability of that, and whether it is right."""
@@ -68,17 +68,17 @@ def mistakes(table: pd.DataFrame, count: int) -> pd.DataFrame:
 
 
 def first_of_each(table: pd.DataFrame, classes: list[str]) -> pd.DataFrame:
-    """The first image of each class, in the order of the data set: a choice that does not know the outcome."""
+    """The first image of each class, in the order of the data set: a choice made without knowing the prediction."""
     first = table[table["class"].isin(classes)].sort_values("row").groupby("class").head(1)
     return first.set_index("class").loc[[name for name in classes if name in set(first["class"])]].reset_index()
 
 
 def plane(r: np.ndarray, table: pd.DataFrame, most: int = 1000, seed: int = 0) -> pd.DataFrame:
-    """t-SNE of representations: the table's lines, as many of each domain, with their place x, y in the plane."""
+    """t-SNE of representations: rows of the table, equally many of each domain, with coordinates x, y."""
     each = max(1, most // table["domain"].nunique())
     kept = table.sample(frac=1, random_state=seed).groupby("domain").head(each).index
     if len(kept) < 4:
-        raise UserError(f"t-SNE needs four images at least; there are {len(kept)}.")
+        raise UserError(f"t-SNE needs at least four images; there are {len(kept)}.")
     maker = TSNE(perplexity=min(30.0, (len(kept) - 1) / 3), init="pca", random_state=seed)
     x, y = maker.fit_transform(r[table.index.get_indexer(kept)]).T
     return table.loc[kept].assign(x=x, y=y)

@@ -2,7 +2,7 @@ r"""The three properties of Figure 2, measured where both factors are known: the
 
 code    meaning
 R       representations of the same shapes under every domain's style, (shapes, domains, N)
-r, y    representations, (n, N), and what is to be read from them, (n,)
+r, y    representations, (n, N), and what is predicted from them, (n,)
 W       weights of the classifier h1, (classes, N)
 
 A dimension that does not change ("dead") has no correlation: it is left out, or its value is NaN.
@@ -67,7 +67,7 @@ def measure(method: Method, images: np.ndarray, digits: np.ndarray, target: int)
 def invariance(R: np.ndarray, into: int | None = None) -> np.ndarray:
     """Correlation of each dimension before and after do(U), over the ordered pairs of styles, (N,).
 
-    `into` keeps the pairs that end in one style. The measure is 1 where the style changes nothing, 0 for noise, and
+    `into` keeps the pairs that end in one style. The measure is 1 if the style changes nothing, 0 for noise, and
     -1 / (domains - 1) for the domain alone."""
     pairs = [pair for pair in permutations(range(R.shape[1]), 2) if into in (None, pair[1])]
     before, after = (np.concatenate([R[:, pair[side]] for pair in pairs]) for side in (0, 1))
@@ -75,7 +75,7 @@ def invariance(R: np.ndarray, into: int | None = None) -> np.ndarray:
 
 
 def correlations(r_o: np.ndarray, r_a: np.ndarray) -> np.ndarray:
-    """Correlation of each dimension of r_o with the same of r_a, (N,); nan for the dead."""
+    """Correlation of each dimension of r_o with the same of r_a, (N,); NaN for dead ones."""
     z_o, z_a = (r - r.mean(0) for r in (r_o, r_a))
     norms = np.sqrt((z_o**2).mean(0) * (z_a**2).mean(0))
     return np.divide((z_o * z_a).mean(0), norms, out=np.full(norms.shape, np.nan), where=norms > DEAD**2)
@@ -91,13 +91,13 @@ def amplitude_mixed(images: np.ndarray, seed: int = 0) -> np.ndarray:
 
 
 def probe(r: np.ndarray, y: np.ndarray, groups: np.ndarray, folds: int = 3) -> float:
-    """How well a linear classifier reads y from r, in per cent, on groups (shapes) that it has not seen."""
+    """Accuracy (%) of a linear classifier that predicts y from r, on groups (shapes) it has not seen."""
     reader = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=300))
     return 100 * cross_val_score(reader, r, y, groups=groups, cv=GroupKFold(folds)).mean()
 
 
 def single_dimensions(r: np.ndarray, y: np.ndarray, groups: np.ndarray, folds: int = 3) -> np.ndarray:
-    """How well y can be read from each dimension alone, in per cent (a tree with a leaf per class)."""
+    """Accuracy (%) of predicting y from each dimension alone (a tree with one leaf per class)."""
     reader = DecisionTreeClassifier(max_leaf_nodes=len(np.unique(y)), random_state=0)
     right = np.zeros(r.shape)
     for seen, asked in GroupKFold(folds).split(r, y, groups):
@@ -136,7 +136,8 @@ def distance_dependence(r: np.ndarray, sample: int = 300, seed: int = 0) -> floa
         return float("nan")
     centred = np.array([_u_centred(np.abs(column[:, None] - column)).ravel() for column in r[:, live(r)].T])
     covariance = centred @ centred.T
-    kept = np.flatnonzero(covariance.diagonal() > 1e-12 * covariance.diagonal().max())  # not where one image stands out
+    # without dimensions in which a single image stands out
+    kept = np.flatnonzero(covariance.diagonal() > 1e-12 * covariance.diagonal().max())
     scale = np.sqrt(covariance.diagonal()[kept])
     return _mean_off_diagonal(covariance[np.ix_(kept, kept)] / np.outer(scale, scale))
 

@@ -165,7 +165,7 @@ def _mask(canvas, pictures):
 
 
 def _picture(canvas, image, word, box, below=False, **shown):
-    """An image in a box (x, y, width, height) of the canvas, with a word above or below it."""
+    """An image in a box (x, y, width, height) of the canvas, with a label above or below it."""
     x, y, width, height = box
     size = canvas.figure.get_size_inches()
     ax = canvas.figure.add_axes((x / size[0], y / size[1], width / size[0], height / size[1]))

@@ -1,7 +1,7 @@
 """All augmentation of training images: random resized crop and flip on the CPU, colour jitter on the device.
 
-The colour jitter is that of torchvision's ColorJitter for a whole batch at once: every image has its own factors, the
-order of the four changes is drawn once for the batch. Images are (B, 3, H, W) in [0, 1].
+The colour jitter is torchvision's ColorJitter for a whole batch: every image has its own factors, and the order of the
+four changes is drawn once per batch. Images are (B, 3, H, W) in [0, 1].
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ GREY = (0.2989, 0.587, 0.114)
 
 def augmentation(size: int) -> Callable[[Tensor], Tensor]:
     """PACS, Office-Home, mini-DomainNet and folders: random resized crop and flip; colours follow on the device."""
-    from torchvision.transforms import v2  # late: it takes seconds, and digits are not augmented
+    from torchvision.transforms import v2  # slow import, and digits are not augmented
 
     return v2.Compose([v2.RandomResizedCrop(size, scale=(0.8, 1.0), antialias=True), v2.RandomHorizontalFlip()])
 

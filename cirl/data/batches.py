@@ -22,7 +22,7 @@ Batch = tuple[Tensor, Tensor, Tensor]  # images x, labels y, domains d
 class ImageTable(Dataset):
     """Rows of the index as whole batches: `table[seed, rows]` is x (uint8, BCHW), y, d.
 
-    The seed makes a batch's augmentation a function of (run, epoch, batch), whichever worker does it."""
+    The seed makes a batch's augmentation a function of (run, epoch, batch), whichever worker computes it."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, domains: np.ndarray, transform: Callable | None):
         self.images, self.labels, self.domains, self.transform = images, labels, domains, transform
@@ -50,13 +50,13 @@ class Loaders:
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch: each image of the sources is once an image of the batch."""
+        """Steps per epoch; each training image is drawn once."""
         return len(self.parts["train"]) // self.run.batch_size
 
     def train(self, epoch: int) -> Iterator[Batch]:
         """The batches of an epoch, a function of (seed, epoch) alone.
 
-        With two originals a step, either the epoch goes through the images twice, or (partner=pair) the second half of
+        With two originals per step, the epoch either uses each image twice or, with partner=pair, the second half of
         each batch holds the partners of the first."""
         rng = np.random.default_rng((self.run.seed, epoch))
         choices, size = self.run.choices, self.run.batch_size
@@ -101,14 +101,14 @@ class Loaders:
         return on_device(self.table[seed, rows], seed, self.device, jitter=self.table.transform is not None)
 
     def evaluation(self, part: str, size: int = 128) -> Iterator[Batch]:
-        """The images of a part, each once, not augmented, in a fixed order in which the domains are mixed."""
+        """The images of a part, each once, not augmented, in a fixed order that mixes the domains."""
         rows = np.random.default_rng(0).permutation(self.parts[part])
         batches = [rows[i : i + size] for i in range(0, len(rows), size)]
         return self._evaluation.batches(batches, np.zeros(len(batches), int))
 
 
 class Plan(Sampler):
-    """The batches to come, each its seed and its rows."""
+    """The upcoming batches, each a seed and its rows."""
 
     batches: Sequence[tuple[int, np.ndarray]] = ()
 
@@ -137,7 +137,7 @@ class Stream:
 
 
 def on_device(batch: Batch, seed: int, device: torch.device, jitter: bool) -> Batch:
-    """A batch of uint8 images as x in [0, 1] on the device, the colours jittered there where asked."""
+    """A batch of uint8 images as x in [0, 1] on the device, the colours jittered there if asked."""
     x, y, d = (tensor.to(device, non_blocking=True) for tensor in batch)
     x = x.float().div_(255)
     return (colour_jitter(x, JITTER, seed) if jitter else x), y, d

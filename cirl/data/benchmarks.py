@@ -14,7 +14,7 @@ class Archive:
 
     name: str
     mirrors: tuple[str, ...]
-    sha256: str | None = None  # where it is published
+    sha256: str | None = None  # if it is published
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Dataset:
     terms: str
     source: str
     classes: int
-    counts: dict[str, tuple[int, int] | int]  # domain -> (train, val), or all images where the split is ours
+    counts: dict[str, tuple[int, int] | int]  # domain -> (train, val), or all images if the split is ours
     archives: tuple[Archive, ...]
-    sums: dict[str, str] = field(default_factory=dict)  # domain -> `fetch.content_sum`, where it is known
+    sums: dict[str, str] = field(default_factory=dict)  # domain -> `fetch.content_sum`, if it is known
 
 
 DATASETS = {

@@ -1,10 +1,10 @@
 """Images are decoded once into `data/cache` (uint8, memory-mapped) and read from there afterwards.
 
 A cache ends with the digest of its pixels. A small file beside it holds its identity (size, times, inode) when it was
-written or last read in full. While the identity is the same, the cache is not read in full again. Every write through
-the file system moves the change time, which no program can set back: a cache that was damaged so is found when it is
-opened, before it is trained on, and decoded again. Damage that moves no time, as by a failing disk, is found by
-`01_data`, which reads all caches of a data set in full.
+written or last read in full. While the identity is unchanged, the cache is not read in full again. Every write through
+the file system updates the change time, which no program can set back: a cache damaged in this way is noticed when it
+is opened, and decoded again. Damage that changes no time, as by a failing disk, is found by `01_data`, which reads all
+caches of a data set in full.
 """
 
 import hashlib
@@ -27,8 +27,8 @@ from cirl.data.layouts import root
 from cirl.errors import UserError, reason
 from cirl.run.files import read_json, write
 
-FORMATS = ("JPEG", "PNG")  # whatever a file is called: other decoders may start programs, as that of EPS does
-LARGEST = 50_000_000  # pixels; a larger image file was made to exhaust the memory
+FORMATS = ("JPEG", "PNG")  # by content, not by name: other decoders may run programs, as the one for EPS does
+LARGEST = 50_000_000  # pixels; a larger image is taken for an attempt to exhaust memory
 DIGEST = 16  # hex digits at the end of a cache
 
 
@@ -46,7 +46,7 @@ def pixels(dataset: str, table: pd.DataFrame, size: int) -> np.ndarray:
 
 
 def caches(dataset: str) -> list[Path]:
-    """The caches of a data set, one per image size and version of its files; those of all folders share a name."""
+    """The caches of a data set, one per image size and version of its files; all `folder:` data sets share a prefix."""
     return sorted(paths.CACHE.glob(f"{_stem(dataset)}-*.npy"))
 
 
@@ -59,7 +59,7 @@ def is_intact(file: Path, in_full: bool = False) -> bool:
         intact = content_digest(np.load(file, mmap_mode="r")) == identity["digest"]
     except (OSError, ValueError):
         return False
-    with suppress(OSError, UserError):  # in a folder that may not be written, a cache is read in full each time
+    with suppress(OSError, UserError):  # in a read-only folder, a cache is read in full each time
         write(_beside(file), json.dumps(identity)) if intact else _beside(file).unlink(missing_ok=True)
     return intact
 
@@ -103,7 +103,7 @@ def _stem(dataset):
 
 
 def _digest(dataset, table, size):
-    """Changes when a file does: names, sizes and times of the files, or the rendering code of `tiny`."""
+    """Changes with the files: a hash of their names, sizes and times, or of the rendering code of `tiny`."""
     if dataset == "tiny":
         what = Path(__file__).with_name("tiny.py").read_bytes() + "".join(table["path"]).encode()
     else:
@@ -136,7 +136,7 @@ def _decode_once(dataset, table, size, file):
                 _decode_all(dataset, table, size, file)
                 write(_beside(file), json.dumps(_identity(file)))
         finally:
-            Path(lock.lock_file).unlink(missing_ok=True)  # at worst a third process decodes as well
+            Path(lock.lock_file).unlink(missing_ok=True)  # at worst another process decodes as well
 
 
 def _decode_all(dataset, table, size, file):
@@ -183,9 +183,9 @@ def _image(dataset, row, size):
 
 
 def decode(path: Path, size: int, upright: bool = True) -> np.ndarray:
-    """A JPEG or PNG file as RGB, (size, size, 3) uint8; `upright` turns it as its EXIF data say.
+    """A JPEG or PNG file as RGB, (size, size, 3) uint8; `upright` rotates it according to its EXIF data.
 
-    The benchmarks are read without turning, as the released code reads them."""
+    The benchmarks are read without rotation, as in the released code."""
     try:
         with Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > LARGEST:

@@ -1,4 +1,4 @@
-"""A small folder of images, to try the way of your own images: `python -m cirl.data.example my_images`.
+"""A small folder of images, to try training on your own images: `python -m cirl.data.example my_images`.
 
 Three digits of `tiny` in three of its styles, twelve images each, as `<domain>/<class>/<number>.png`.
 """

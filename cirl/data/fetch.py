@@ -35,7 +35,7 @@ DAMAGED = (
     RuntimeError,  # zipfile: encrypted, or (NotImplementedError) an unknown compression
 )
 KEPT = {"splits", "splits_mini", *filter(None, INSIDE)}  # folders that belong to a layout, beside the domains
-SMALL, RATIO = 100_000_000, 20  # bytes that any archive may unpack to; larger ones to RATIO times their size
+SMALL, RATIO = 100_000_000, 20  # any archive may unpack to SMALL bytes, larger ones to RATIO times their size
 
 
 def fetch(dataset: str, from_network: bool = True) -> Path:
@@ -92,7 +92,7 @@ def download(mirrors: tuple[str, ...], file: Path, sha: str | None = None) -> Pa
             gdown.download(url, str(part), resume=True, retries=2, use_cookies=False)
             if not is_archive(part):
                 part.unlink()
-                raise ValueError("what came is no archive")
+                raise ValueError("the download is not an archive")
             check(part, sha)
             os.replace(part, file)
             return file
@@ -107,7 +107,7 @@ def download(mirrors: tuple[str, ...], file: Path, sha: str | None = None) -> Pa
 
 
 def by_hand(mirrors: tuple[str, ...], file: Path) -> str:
-    """Which file to get from where, and where to put it."""
+    """Instructions: which file to download, and where to put it."""
     return f"get {file.name} in a browser from {' or '.join(mirrors)}, put it at {file}"
 
 
@@ -124,14 +124,14 @@ def is_archive(file: Path) -> bool:
 def unpack(file: Path, folder: Path, kept: set[str]) -> None:
     """Unpack beside `folder`, then move into it what it lacks, each domain as a whole.
 
-    Only plain files inside the target are accepted: a path that leads out of it, or a link, and nothing is unpacked."""
+    Only plain files inside the target are accepted: if one path leads out of it, or is a link, nothing is unpacked."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.unpacking.", dir=folder.parent) as place:
         try:
             _extract(file, Path(place))
         except DAMAGED as error:
             raise UserError(
-                f"{file} cannot be unpacked ({reason(error)}); if it is short or damaged, delete it."
+                f"{file} cannot be unpacked ({reason(error)}); if it is truncated or damaged, delete it."
             ) from None
         entries = list(_inner(Path(place), kept).iterdir())
         folder.mkdir(exist_ok=True)
@@ -163,7 +163,7 @@ def _progress(file, members):
 
 
 def _refuse_bomb(file, total):
-    """Images hardly compress: an archive that grows many times was not made of them."""
+    """Refuse an archive that unpacks to many times its size: images hardly compress."""
     packed, free = file.stat().st_size, shutil.disk_usage(file.parent).free
     if total > max(SMALL, RATIO * packed):
         raise UserError(
@@ -184,7 +184,7 @@ def _refuse_unsafe(file, members):
 
 
 def _inner(place, kept):
-    """Through wrappers such as `PACS/` or `OfficeHomeDataset_10072016/` to the folder that holds the data."""
+    """The folder that holds the data, inside wrappers such as `PACS/` or `OfficeHomeDataset_10072016/`."""
     known = {plain(name) for name in kept}
     while True:
         inside = [entry for entry in place.iterdir() if entry.is_dir() and entry.name != "__MACOSX"]

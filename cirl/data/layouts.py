@@ -30,7 +30,7 @@ INSIDE = ("", "images", "kfold")  # where toolkits unpack the domains
 
 
 def index(dataset: str) -> pd.DataFrame:
-    """The index of a data set; a UserError that says what is missing."""
+    """The index of a data set; raises UserError naming what is missing."""
     if dataset == "tiny":
         return embedded()
     folder, domains = root(dataset), settings(dataset).domains
@@ -96,7 +96,7 @@ def pacs(folder: Path, places: dict[str, Path]) -> pd.DataFrame:
     if (folder / "splits").is_dir():
         return by_lists(folder, places, {"train": "splits/{}_train_kfold.txt", "val": "splits/{}_crossval_kfold.txt"})
     warnings.warn(
-        f"{folder / 'splits'} is missing: PACS is split by a seeded 90/10 split of our own, not by the official lists.",
+        f"{folder / 'splits'} is missing: PACS is split 90/10 at random (seeded), not by the official lists.",
         stacklevel=3,
     )
     return by_folders(folder, places)
@@ -118,7 +118,7 @@ def by_lists(folder: Path, places: dict[str, Path], lists: dict[str, str]) -> pd
     table = labelled(folder, rows, sorted({name for _, name, _ in rows}), places)
     twice = table.loc[table["path"].duplicated(), "path"]
     if len(twice):
-        raise UserError(f"{folder}: {twice.iloc[0]} is named twice in the lists; each image has one place.")
+        raise UserError(f"{folder}: {twice.iloc[0]} is named twice in the lists.")
     return table.assign(split=splits)
 
 
@@ -153,7 +153,7 @@ def labelled(folder: Path, rows: list, classes: list[str], places: dict[str, Pat
     for domain, place in places.items():
         for name in classes:
             if counts.get((domain, name), 0) < 2:
-                raise UserError(f"{place / name} needs two images at least ({', '.join(sorted(EXTENSIONS))}).")
+                raise UserError(f"{place / name} needs at least two images ({', '.join(sorted(EXTENSIONS))}).")
     table["path"] = [str(file.relative_to(folder)) for file in table["path"]]
     table["label"] = table.pop("class").map({name: i for i, name in enumerate(classes)})
     table.attrs["classes"] = classes
@@ -186,12 +186,12 @@ def _as_distributed(folder, domain):
 
 
 def plain(name: str) -> str:
-    """A folder's name without the differences of spelling between distributions."""
+    """A folder's name in a spelling that all distributions share."""
     return name.lower().replace(" ", "").replace("_", "")
 
 
 def images(folder: Path) -> list[Path]:
-    """The image files `<class>/*` of a folder, sorted by name; warns of other images, which are not read."""
+    """The image files `<class>/*` of a folder, sorted by name; warns about images that are not read."""
     classes = [entry for entry in _visible(folder) if entry.is_dir()]
     inside = [entry for each in classes for entry in _visible(each)]
     deeper = [entry for each in inside if each.is_dir() for entry in _visible(each)]
@@ -219,7 +219,7 @@ def _ending(entry):
 
 
 def _is_split(place):
-    """Whether a domain has train and val folders of classes; with images in them they are classes themselves."""
+    """Whether a domain has train and val folders of classes; if they contain images, they are classes."""
     parts = [place / "train", place / "val"]
     held = [file for part in parts for file in part.glob("*") if file.suffix.lower() in EXTENSIONS and file.is_file()]
     return all(part.is_dir() for part in parts) and not held
@@ -230,7 +230,7 @@ def _classes(places):
 
 
 def seeded_split(table: pd.DataFrame, share: float) -> pd.Series:
-    """`train` or `val` for each row: of each class of each domain the same share, one image at least, is `val`."""
+    """`train` or `val` for each row: the same share of each class and domain, at least one image, is `val`."""
     rng = np.random.default_rng(SPLIT_SEED)
     split = pd.Series("train", index=table.index)
     for _, group in table.groupby(["domain", "label"]):

@@ -16,9 +16,9 @@ def load_weights(backbone: str, weights: str) -> dict[str, Tensor]:
     file = weights_file(backbone, weights)
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception:  # torch's own message advises to load the file without this check
+    except Exception:  # torch's message advises to load the file without this check
         raise UserError(
-            f"weights={weights!r} cannot be read: it is not a file of tensors alone by torch.save."
+            f"weights={weights!r} cannot be read: it is not a torch.save file that holds only tensors."
         ) from None
     reference = resnet_of_torchvision(backbone).state_dict()
     if not isinstance(state, dict):
@@ -31,7 +31,7 @@ def load_weights(backbone: str, weights: str) -> dict[str, Tensor]:
 
 
 def _is_alike(value, reference):
-    """Whether a tensor has the shape and kind of another; half precision is as good as single."""
+    """Whether a tensor has the shape and kind of another; half precision is accepted for single."""
     kinds = isinstance(value, Tensor) and value.is_floating_point() == reference.is_floating_point()
     return kinds and value.shape == reference.shape
 
@@ -70,7 +70,7 @@ def imagenet_file(backbone: str) -> Path:
 
 
 def imagenet_url(backbone: str) -> str:
-    from torchvision.models import get_model_weights  # late: it takes seconds, and most runs need no ResNet
+    from torchvision.models import get_model_weights  # slow import, and most runs need no ResNet
 
     return get_model_weights(backbone).IMAGENET1K_V1.url
 

@@ -2,9 +2,9 @@
 
 L = l(h1(r), y) + gamma(t) mean over pairs of source domains of distance(r of one, r of the other)
 
-where l is the mean cross entropy of the batch and gamma(t) ramps up over the first half of the run: from scratch, a
-network whose features are aligned at once does not begin to learn. DomainBed has a constant gamma and batches with
-equally many images of each domain. Domains with fewer than two images in the batch are left out of the mean.
+where l is the mean cross entropy of the batch and gamma(t) ramps up over the first half of the run: trained from
+scratch, a network whose features are aligned from the start does not learn. DomainBed has a constant gamma and batches
+with equally many images of each domain. Domains with fewer than two images in the batch are left out of the mean.
 """
 
 from torch import Tensor

@@ -40,11 +40,11 @@ class Method(nn.Module):
 
     @property
     def epochs(self) -> int:
-        """How long the training loop goes on."""
+        """Number of epochs of the training loop."""
         return self.run.epochs
 
     def begin_epoch(self, data: Loaders, epoch: int) -> None:
-        """Called before each epoch, for the methods that look at the sources as a whole."""
+        """Called before each epoch, for methods that need all source images."""
 
     def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         """One step on images x in [0, 1], labels y and domains d; returns what it minimised, term by term.
@@ -75,11 +75,11 @@ class Method(nn.Module):
         )
 
     def step(self, optimizer: torch.optim.Optimizer, loss: Tensor, epoch: float) -> None:
-        """Move the optimizer's own parameters, and compute no gradient for any other."""
+        """Update the optimizer's parameters; no gradient is computed for any others."""
         self.move(optimizer, torch.autograd.grad(loss, parameters_of(optimizer), allow_unused=True), epoch)
 
     def move(self, optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor | None], epoch: float) -> None:
-        """Move the optimizer's parameters along the given gradients."""
+        """Update the optimizer's parameters with the given gradients."""
         for group in optimizer.param_groups:
             group["lr"] = group["base_lr"] * (decay(self.run, int(epoch)) if group["decays"] else 1.0)
         parameters = parameters_of(optimizer)
@@ -90,7 +90,7 @@ class Method(nn.Module):
         optimizer.step()
 
     def intervened(self, x: Tensor, d: Tensor) -> Tensor:
-        """x_a: the images with the amplitude of others mixed in, as the recipe does it (Eqs. 4-6).
+        """x_a: the images with the amplitude of others mixed in, according to the recipe (Eqs. 4-6).
 
         With partner=pair the halves of the batch are each other's partners (`Loaders.train`) and share lambda."""
         if self.recipe.partner == "pair":
@@ -105,11 +105,11 @@ class Method(nn.Module):
     def ramped(self, epoch: float) -> float:
         """The weight of a penalty: from near 0 to 1, step by step over the first half of the run.
 
-        From scratch, a network that is penalised at once does not begin to learn."""
+        Trained from scratch, a network that is penalised from the start does not learn."""
         return ramp(epoch, self.run.epochs / 2)
 
     def epochs_of(self, of_fifty: float) -> float:
-        """A length that is given for the paper's 50 epochs, in epochs of this run."""
+        """Convert a length that is given for the paper's 50 epochs to epochs of this run."""
         return of_fifty * self.run.epochs / 50
 
     def state(self) -> dict:
@@ -123,7 +123,7 @@ class Method(nn.Module):
 
 
 class TwoPhases(Method):
-    """A method that prepares for half as many epochs as the run has, before the run's own epochs."""
+    """A method with a preparatory phase, half as long as the run, before the run's epochs."""
 
     @property
     def first_phase(self) -> int:
@@ -144,7 +144,7 @@ def by_domain(d: Tensor) -> list[Tensor]:
 
 
 def over_pairs(distance: Callable[[Tensor, Tensor], Tensor], r: Tensor, d: Tensor) -> Tensor:
-    """The mean distance between the features of two domains, over all pairs of domains with two images at least."""
+    """The mean distance between the features of two domains, over all pairs of domains with at least two images."""
     parts = [r[rows] for rows in by_domain(d) if len(rows) > 1]
     distances = [distance(one, other) for one, other in combinations(parts, 2)]
     return torch.stack(distances).mean() if distances else r.sum() * 0

@@ -3,7 +3,7 @@
 Generator and classifiers minimise L_sup + L_inf + tau(t) L_Fac, the masker minimises L_sup - L_inf (Eq. 14), with
 L_sup = l(h1(m_o r_o), y) + l(h1(m_a r_a), y), L_inf = l(h2((1 - m_o) r_o), y) + l(h2((1 - m_a) r_a), y) (Eq. 13) and
 L_Fac = 1/2 |C - I|^2 (Eq. 10). The recipe `released` weighs L_sup and L_inf by 1/4 and takes the L_Fac of the authors'
-code; during its warm-up the generator's step has m = 1 in L_sup and 1 - m = 1 in L_inf, the masker's step has not.
+code; during its warm-up the generator's step has m = 1 in L_sup and 1 - m = 1 in L_inf; the masker's step uses masks.
 
 One forward and one backward pass of the encoder per step: the masker's step uses the same representations and masks,
 with the classifiers as the generator's step left them. The authors' code runs the encoder and draws the masks a second
@@ -22,7 +22,7 @@ from cirl.run.config import Run
 class CIRL(Method):
     """Both optimizers of Eq. 14, and the variants of Table 5.
 
-    Table 5: without `cint` there are no mixed images and C is that of r_o with itself, less its diagonal; without
+    Table 5: without `cint` there are no mixed images and C is that of r_o with itself, without its diagonal; without
     `cfac` only the diagonal of C counts; without `advm` there is no mask, and Eq. 11 takes the place of Eq. 13."""
 
     def __init__(self, run: Run, classes: int):
@@ -70,9 +70,9 @@ class CIRL(Method):
         C = losses.correlation_matrix(r_o, r_a, unbiased=self.recipe.std == "unbiased")
         self.C = C.detach()
         identity = torch.eye(len(C), device=C.device)
-        if not self.run.cint:  # invariance is not asked for: as if it held
+        if not self.run.cint:  # invariance is not required: treat it as met
             C = torch.where(identity.bool(), identity, C)
-        if not self.run.cfac:  # independence is not asked for: as if it held
+        if not self.run.cfac:  # independence is not required: treat it as met
             C = C * identity
         return losses.FACTORIZATION[self.recipe.loss](C)
 

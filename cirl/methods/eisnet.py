@@ -72,12 +72,12 @@ class EISNet(Method):
         return normalize(self.average.eval()(x), dim=1)
 
     def remember(self, k: Tensor, y: Tensor) -> None:
-        """The newest embeddings push out the oldest."""
+        """Add the newest embeddings and drop the oldest."""
         self.memory = torch.cat([self.memory, k])[-len(self.memory) :]
         self.labels = torch.cat([self.labels, y])[-len(self.labels) :]
 
     def triplet(self, q: Tensor, k: Tensor, y: Tensor) -> Tensor:
-        """L_tri: mean over all pairs and their hard negatives; 0 where there are none."""
+        """L_tri: mean over all pairs and their hard negatives; 0 if there are none."""
         i, j = (y[:, None] == y[None]).triu(1).nonzero().T
         near, far = (q[i] - k[j]).square().sum(1, keepdim=True), 2 - 2 * q @ self.memory.T  # (pairs, 1), (B, bank)
         losses = near - far[i] + self.values["margin"]  # (pairs, bank)

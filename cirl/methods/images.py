@@ -1,7 +1,7 @@
 """Networks from and to images that some methods need beside the encoder.
 
-They come in two sizes, for the 32 pixels of a ConvNet and for the 224 of a ResNet, with the channels that DDAIG has
-for Digits-DG and PACS. Beside the narrow ConvNet of tiny they have fewer, which keeps a step affordable. All of them
+They come in two sizes, for the 32 pixels of a ConvNet and the 224 of a ResNet, with as many channels as DDAIG has for
+Digits-DG and PACS. With the narrow ConvNet of tiny they have fewer channels, to keep a step affordable. All of them
 work at any image size from 16 pixels.
 """
 
@@ -41,8 +41,8 @@ def perturbation(run: Run) -> nn.Sequential:
     """Images to a change of each of their values in (-1, 1): DDAIG's fully convolutional network with three blocks.
 
     All weights start from N(0, 0.02^2), so that the change is small at first. Dassl's network also joins the mean of
-    each map to the maps before the 1 x 1 convolution; the normalisation after it takes away what they add, so the
-    network without them is the same function."""
+    each map to the maps before the 1 x 1 convolution; the normalisation after it cancels what they add, so the network
+    without them is the same function."""
     width = WIDTHS[run.backbone]
     net = nn.Sequential(
         *convolution(3, width, 3, "reflect", affine=False),  # (B, width, H, W)
@@ -56,11 +56,11 @@ def perturbation(run: Run) -> nn.Sequential:
 
 
 class Translator(nn.Module):
-    """Images in [0, 1] and the domain that each shall have, to images in (0, 1): L2A-OT's conditional generator.
+    """Images in [0, 1] and the wanted domain of each, to images in (0, 1): L2A-OT's conditional generator.
 
-    Two halvings, two residual blocks, two doublings. As in StarGAN a map of ones for the wanted domain, of zeros for
-    each other joins the image. The first convolution is not normalised: normalisation takes away what a constant map
-    adds."""
+    Two halvings, two residual blocks, two doublings. As in StarGAN, the image is joined by one map per domain, of
+    ones for the wanted domain and of zeros for the others. The first convolution is not normalised: normalisation would
+    cancel what a constant map adds."""
 
     def __init__(self, run: Run, domains: int):
         super().__init__()
@@ -89,7 +89,7 @@ def resampled(layer: type, before: int, after: int) -> list[nn.Module]:
 
 
 class Decoder(nn.Module):
-    """Codes (B, N) to normalised images (B, 3, S, S): a linear layer to small maps, doubled until they are as large.
+    """Codes (B, N) to normalised images (B, 3, S, S): a linear layer to small maps, doubled up to the image size.
 
     The maps start at about 5 pixels (4 for 32, 7 for 224) with 4 width channels and halve them at each doubling."""
 

@@ -7,7 +7,7 @@ orders are equally likely.
 Only whole images are classified. The authors' code does so with its flag classify_only_sane; as its README runs it, it
 classifies shuffled images too. There the whole image has probability whole + (1 - whole) / (P + 1), and a tile turns
 grey with probability 0.1. The permutations there come from a file; here they are chosen greedily, far apart in Hamming
-distance. Pixels at the edges that three tiles leave over stay in place.
+distance. Pixels at the edges that do not fit into three tiles stay in place.
 """
 
 import torch
@@ -21,7 +21,7 @@ GRID = 3
 
 
 class JiGen(Method):
-    """A second head tells which of some permutations the tiles of an image have undergone."""
+    """A second head predicts which permutation was applied to the tiles of an image."""
 
     orders: Tensor  # (orders, tiles)
 
@@ -44,18 +44,18 @@ class JiGen(Method):
 
 
 def permutations(count: int) -> Tensor:
-    """Distinct orders of nine tiles, far apart: of some random candidates always the one that differs most."""
+    """Distinct orders of nine tiles, far apart: repeatedly the random candidate that differs most from those chosen."""
     generator = torch.Generator().manual_seed(0)
     chosen = torch.arange(GRID**2)[None]
     while len(chosen) <= count:
         candidates = torch.stack([torch.randperm(GRID**2, generator=generator) for _ in range(200)])
-        nearest = (candidates[:, None] != chosen[None]).sum(2).amin(1)  # Hamming distance to what is there
+        nearest = (candidates[:, None] != chosen[None]).sum(2).amin(1)  # Hamming distance to those chosen so far
         chosen = torch.cat([chosen, candidates[nearest.argmax()][None]])
     return chosen[1:]
 
 
 def shuffle(x: Tensor, orders: Tensor) -> Tensor:
-    """Tile i of each image becomes its tile orders[i]; what the grid leaves over at the edges stays."""
+    """Tile i of each image becomes its tile orders[i]; pixels beyond the grid stay in place."""
     B, C, H, W = x.shape
     h, w = H // GRID, W // GRID
     tiles = x[..., : GRID * h, : GRID * w].reshape(B, C, GRID, h, GRID, w).permute(0, 2, 4, 1, 3, 5)

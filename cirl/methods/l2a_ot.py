@@ -1,7 +1,7 @@
 r"""L2A-OT: Learning to Generate Novel Domains for Domain Generalization (Zhou et al., ECCV 2020).
 
 G(x, k) shows the images x in domain k, one of K source domains or one of as many novel ones. Each source domain i in
-the batch is sent to a novel domain n_i of its own, x_n = G(x, n_i). G minimises
+the batch is mapped to a different novel domain n_i, x_n = G(x, n_i). G minimises
 
 -domain [mean over i of S(x of i, x_n of i) + mean over pairs i, j of S(x_n of i, x_n of j)]
 + cycle |G(x_n, i) - x| + keep l(Y(x_n), y)
@@ -99,7 +99,7 @@ class L2AOT(TwoPhases):
 
 
 def transport(a: Tensor, b: Tensor, epsilon: float, iterations: int) -> Tensor:
-    """W: the cost of the plan; gradients flow through the distances alone."""
+    """W: the cost of the plan; gradients flow through the distances only."""
     cost = 1 - normalize(a) @ normalize(b).T  # (n, m)
     return (plan(cost.detach(), epsilon, iterations) * cost).sum()
 
@@ -107,7 +107,7 @@ def transport(a: Tensor, b: Tensor, epsilon: float, iterations: int) -> Tensor:
 def plan(cost: Tensor, epsilon: float, iterations: int) -> Tensor:
     """The entropic transport plan between n and m points of equal weight by Sinkhorn's iterations, (n, m).
 
-    In logarithms: exp(-cost / epsilon) itself vanishes for a small epsilon."""
+    Computed in logarithms, since exp(-cost / epsilon) underflows for a small epsilon."""
     log_pi = -cost / epsilon
     for _ in range(iterations):
         log_pi = log_pi.log_softmax(1)  # equal sums of the rows

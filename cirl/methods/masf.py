@@ -9,7 +9,7 @@ L_global aligns the soft confusion matrices of the meta-test domain and of each 
 where a class that one of the two domains lacks in the batch counts as 0.
 L_local is the triplet loss of all images' embeddings e, mean over pairs (a, p) of one class of
 [|e_a - e_p|^2 - |e_a - e_n|^2 + margin]_+, where n is the nearest image of another class that is farther away than p,
-and the farthest one where there is none (semi-hard).
+or the farthest one if there is none (semi-hard).
 
 From the authors' code: global = 1, local = 0.005, T = 2, margin = 10; one meta-test domain; the layers of the metric
 embedding have 1024 and 256 units, each with a leaky ReLU of slope 0.2; the inner step is as long as the outer one (1e-5
@@ -35,7 +35,7 @@ from cirl.run.config import Run
 
 
 class MASF(Method):
-    """Each step one of the source domains takes the part of the unseen one."""
+    """In each step one of the source domains plays the unseen one."""
 
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)
@@ -68,7 +68,7 @@ class MASF(Method):
         return train, [p - rate * self.clipped(g) for p, g in zip(self.theta, train, strict=True)]
 
     def forward_at(self, theta: Sequence[Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-        """Representations and logits of other parameters; the running statistics of batch norm stay."""
+        """Representations and logits under other parameters; the running statistics of batch norm are not updated."""
         *encoder, weight, bias = theta
         named = dict(zip((name for name, _ in self.encoder.named_parameters()), encoder, strict=True))
         buffers = {name: buffer.clone() for name, buffer in self.encoder.named_buffers()}
@@ -76,13 +76,13 @@ class MASF(Method):
         return r, linear(r, weight, bias)
 
     def gradients(self, train: Sequence[Tensor], meta: Tensor) -> list[Tensor]:
-        """What each of the optimizer's parameters follows: theta both parts, the metric embedding the second."""
+        """The gradient of each of the optimizer's parameters: theta has both parts, the metric embedding the second."""
         both = torch.autograd.grad(meta, parameters_of(self.optimizers[0]))
         theta, metric = both[: len(train)], both[len(train) :]
         return [*(own.detach() + self.clipped(g) for own, g in zip(train, theta, strict=True)), *metric]
 
     def clipped(self, gradient: Tensor) -> Tensor:
-        """A gradient no longer than `clip`."""
+        """The gradient with its norm bounded by `clip`."""
         bound = self.values["clip"]
         return gradient * (bound / gradient.norm().clamp_min(bound)) if bound else gradient
 

@@ -1,13 +1,13 @@
 """MatchDG: Domain Generalization using Causal Matching (Mahajan et al., ICML 2021).
 
-Phase 1 trains a network phi of its own, the matcher, on images a and their matches m (same class, other domain):
+Phase 1 trains a separate network phi, the matcher, on images a and their matches m (same class, other domain):
   L = w(t) mean over both of a, m of -log [e^{s(a, m) / 0.05} / (e^{s(a, m) / 0.05} + sum over n of e^{s(a, n) / 0.05})]
 with s the cosine similarity of phi and n the images of other classes. Matches are random at first and inferred again
 every five epochs (of 50): the nearest neighbour by s in each other source domain.
 Phase 2 trains encoder and classifier with the matches of the end of phase 1:
   L = l(x, y) + l(a and m, y) + lambda w(t) mean |logits(a) - logits(m)|^2
 w(t) = (t + 1) / (T + 1) in epoch t of the phase's T, as in the authors' code, which also has phi at a constant learning
-rate of 0.01. Their code differs in this: the matcher is always a ResNet-50 and trains for 50 epochs, of which the best
+rate of 0.01. Differences: in their code the matcher is always a ResNet-50 and trains for 50 epochs, of which the best
 is kept (here: the run's backbone, half of the run's epochs, the last of them); a match is a tuple of one image of each
 domain around an image of the domain with most images of the class (here: pairs, around any image, half as many as the
 batch has images); neighbours are nearest by Euclidean distance.
@@ -37,7 +37,7 @@ class MatchDG(TwoPhases):
         self.matches, self.data = None, None  # type: ignore[assignment]  # until the first epoch
 
     def begin_epoch(self, data: Loaders, epoch: int) -> None:
-        """Infer the matches where it is time: at random at first, last at the end of phase 1."""
+        """Infer the matches when due: at random at first, for the last time at the end of phase 1."""
         self.data, every = data, max(1, round(self.epochs_of(self.values["every"])))
         if epoch == 0:
             self.matches = self.infer(None)
@@ -90,7 +90,7 @@ class MatchDG(TwoPhases):
             own, there = torch.nonzero(y == label)[:, 0], torch.nonzero((y == label) & (d == domain))[:, 0]
             scores = torch.rand(len(own), len(there)) if phi is None else phi[own] @ phi[there].T
             matches[own, domain] = rows[there[scores.argmax(1)]]
-        matches[torch.arange(len(rows)), d] = rows  # in its own domain each is its own
+        matches[torch.arange(len(rows)), d] = rows  # in its own domain, each image is its own match
         return matches
 
     def get_extra_state(self) -> Tensor:
@@ -106,7 +106,7 @@ def grown(epoch: float, epochs: int) -> float:
 
 
 def random_pairs(x: Tensor, y: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of a batch alone: each image with one of its class in another domain, or with itself where there is none."""
+    """Without the data set: each image with one of its class in another domain, or with itself if there is none."""
     fits = (y[:, None] == y[None]) & (d[:, None] != d[None])
     chosen = torch.multinomial(fits + 1e-12 * torch.eye(len(x), device=x.device), 1).squeeze(1)
     return x, x[chosen], y

@@ -1,7 +1,7 @@
 """MetaReg: Towards Domain Generalization using Meta-Regularization (Balaji et al., NeurIPS 2018).
 
 Phase 1 learns the weights phi of a weighted L1 norm of the classifier, R_phi(theta) = sum_i phi_i |theta_i|, on a
-network of its own: a feature extractor psi that the sources share, and a classifier theta_d for each source d.
+separate network: a feature extractor psi that the sources share, and a classifier theta_d for each source d.
 Each step first moves psi and all theta_d by the cross entropy, every image under the classifier of its domain. Then it
 draws two domains a and b and follows theta_a for some steps of plain gradient descent on a, with psi fixed:
   beta_0 = theta_a,  beta_t = beta_{t-1} - alpha grad [l_a(psi, beta_{t-1}) + R_phi(beta_{t-1})]
@@ -30,7 +30,7 @@ from cirl.run.config import Run
 
 
 class MetaReg(TwoPhases):
-    """Two phases: the first takes half as many epochs as the run has and comes before them."""
+    """Two phases: the first learns the regulariser and comes before the run's epochs."""
 
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)

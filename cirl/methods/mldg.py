@@ -2,7 +2,7 @@
 
 The step follows grad F(theta) + beta grad G(theta'), theta' = theta - inner_lr grad F(theta), where F is the mean cross
 entropy of the meta-train images, G that of the meta-test images, and grad G is taken at theta'. The paper minimises
-F(theta) + beta G(theta'), whose gradient has a second derivative more; DomainBed leaves it out as well.
+F(theta) + beta G(theta'), whose gradient also has a term with second derivatives; DomainBed leaves it out as well.
 
 Each step one source domain, drawn at random, is the meta-test domain. DomainBed instead pairs single domains and makes
 the inner step with Adam; here, as in the paper, it is a plain gradient step. A batch of one domain is split in two.
@@ -17,7 +17,7 @@ from cirl.methods.base import Method, detached, parameters_of
 
 
 class MLDG(Method):
-    """Each step one of the source domains takes the part of the unseen one."""
+    """In each step one of the source domains plays the unseen one."""
 
     def update(self, x: Tensor, y: Tensor, d: Tensor, epoch: float) -> dict[str, Tensor]:
         present = d.unique()

@@ -6,7 +6,7 @@ MMD^2(a, b) = mean k(a_i, a_j) + mean k(b_i, b_j) - 2 mean k(a_i, b_j), k(u, v) 
 
 with the seven widths of DomainBed. The first two means leave out i = j, which makes the estimate unbiased. DomainBed
 keeps i = j (`mmd+biased=1`). With n = 10 images per domain this adds (k(u, u) - mean k(a_i, a_j)) / n for each domain,
-also where the distributions are equal, and is least where all features coincide: it rewards collapse.
+even if the distributions are equal, and is smallest if all features coincide: it rewards collapse.
 """
 
 import torch
@@ -19,7 +19,7 @@ WIDTHS = (1e-3, 1e-2, 1e-1, 1, 10, 100, 1000)
 
 
 class MMD(Alignment):
-    """Equal distributions of the features in all source domains, as far as the kernels see."""
+    """Equal distributions of the features in all source domains, as far as the kernels can tell."""
 
     def distance(self, a: Tensor, b: Tensor) -> Tensor:
         within = mean_kernel if self.values["biased"] else mean_kernel_of_different

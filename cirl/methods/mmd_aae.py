@@ -15,8 +15,8 @@ encoder, and Adam, here for P and D, at `other_lr`. P minimises the reconstructi
 in. With SGD at the run's rate P learns nothing and D does not settle.
 
 Different from the paper: |u - v|^2 is divided by N. At N = 128 and with codes of variance 1 it is near 2 N, where the
-widths 1, 5, 10 see nothing (`mmd_aae+per_dimension=0`). The two means within a domain leave out i = j, for the reason
-that `mmd` gives. The MMD and the adversarial term ramp up over the first half of the run.
+kernels of widths 1, 5, 10 vanish (`mmd_aae+per_dimension=0`). The two means within a domain leave out i = j, for the
+reason that `mmd` gives. The MMD and the adversarial term ramp up over the first half of the run.
 """
 
 import torch
@@ -32,7 +32,7 @@ WIDTHS = (1, 5, 10)
 
 
 class MMDAAE(Method):
-    """An autoencoder whose codes have one distribution in all source domains, that of a prior."""
+    """An autoencoder whose codes follow the same prior in all source domains."""
 
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)

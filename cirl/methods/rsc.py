@@ -5,8 +5,8 @@ logit, for the share b of the images whose true class loses most probability by 
 
 This is the version of DomainBed, on the pooled features. The authors' code draws in each step whether to mute channels
 or positions of the last maps, leaves out the images that lose less than 0.0001, adds mirrored images to the batch, and
-raises b from 0.3 by 0.2 every ten epochs. Here b is ramped up over the first half of the run (`Method.ramped`): from
-scratch, a network that is challenged at once does not begin to learn.
+raises b from 0.3 by 0.2 every ten epochs. Here b is ramped up over the first half of the run (`Method.ramped`): trained
+from scratch, a network that is challenged from the start does not learn.
 """
 
 import torch

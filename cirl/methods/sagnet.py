@@ -26,7 +26,7 @@ EPSILON = 1e-5
 
 
 class SagNet(Method):
-    """s: a copy of the last two stages with a classifier of its own."""
+    """s: a copy of the last two stages with a separate classifier."""
 
     def __init__(self, run: Run, classes: int):
         super().__init__(run, classes)

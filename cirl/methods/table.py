@@ -10,7 +10,7 @@ from cirl.run import parse
 
 
 class Value(NamedTuple):
-    """A method's value: what it is if nothing else is asked for, and its range."""
+    """A value of a method: its default and its range."""
 
     default: float
     low: float
@@ -18,7 +18,7 @@ class Value(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A row of the table: how a method is labelled, its values, and whether it compares domains and so needs two."""
+    """A row of the table: the label of a method, its values, and whether it needs two source domains to compare."""
 
     label: str
     values: dict[str, Value]
@@ -121,7 +121,7 @@ TABLE: dict[str, Entry] = {
 }
 METHOD_NAMES = tuple(TABLE)
 LABELS = {name: entry.label for name, entry in TABLE.items()}
-ELSEWHERE = {  # (method, data set) or (method, data set, backbone, target) -> values of its authors there
+ELSEWHERE = {  # (method, data set) or (method, data set, backbone, target) -> the values that its authors chose there
     ("fact", "officehome"): {"beta": 200.0},
     ("ddaig", "pacs"): {"warmup": 6.0},
     ("ddaig", "officehome"): {"warmup": 6.0},
@@ -169,7 +169,7 @@ def parse_method(text: str, dataset: str, backbone: str, target: str) -> tuple[s
 
 
 def defaults(name: str, dataset: str, backbone: str, target: str) -> dict[str, float]:
-    """A method's values where nothing else is asked for: the table's, or those of its authors for the task."""
+    """A method's default values: those of its authors for this task, otherwise the table's."""
     values = {word: value.default for word, value in TABLE[name].values.items()}
     return values | ELSEWHERE.get((name, dataset), {}) | ELSEWHERE.get((name, dataset, backbone, target), {})
 

@@ -1,1 +1,1 @@
-"""What a run is and how it survives: fields, recipe, folder, checkpoints, provenance, lock."""
+"""What a run is and how it resumes: fields, recipe, folder, checkpoints, provenance, lock."""

@@ -4,12 +4,12 @@
     history.csv    one row per epoch
     lock           the process that trains it (`lock`)
     last.pt        everything needed to resume after the last finished epoch, best weights included, with a checksum
-    before.pt      the same of the epoch before; both are removed when the run is finished
+    before.pt      the same for the epoch before; both are removed when the run is finished
     model.pt       the weights of the epoch with the best source-validation accuracy
     metrics.json   written last: it marks a finished run
 
-Every file is written whole or not at all (`files.write`). A run that is killed at any moment resumes to bit-identical
-results. Code, data and weights are part of a run: it is never continued, nor shown as finished, with others.
+Every file is written atomically (`files.write`). A run that is killed at any moment resumes with bit-identical results.
+Code, data and initial weights are part of a run: it is neither resumed nor shown as finished with different ones.
 """
 
 import copy
@@ -43,7 +43,7 @@ from cirl.run.folder import RULES, folder, is_finished, other_fields
 from cirl.run.provenance import hardware, inputs, provenance
 
 STATES = ("last.pt", "before.pt")
-READ_EVERY = 50  # steps between two reads of the terms from the device: a read makes the host wait
+READ_EVERY = 50  # steps between two reads of the terms from the device: a read synchronises with it
 
 
 def seed_epoch(run: Run, epoch: int) -> None:
@@ -77,10 +77,10 @@ def read_terms(steps: list[dict[str, torch.Tensor]], epoch: int, first: int) -> 
 
 
 def resume(run: Run, method: Method, data: Loaders, again: bool = False) -> list[dict]:
-    """Bring the method to where the run stands and return the history so far, empty for a new run.
+    """Restore the method from the last checkpoint and return the history so far, empty for a new run.
 
-    An unfinished run is locked for this process. One that other code began starts again from epoch 0. A finished run is
-    loaded; with `again`, one of other code is set aside and trained again."""
+    An unfinished run is locked by this process; if it was started by other code, it restarts from epoch 0. A finished
+    run is loaded; with `again`, a stale one is set aside and trained again."""
     place = folder(run)
     _refuse_other_fields(run)
     if not is_finished(run) or (again and _is_stale(run)):
@@ -153,7 +153,7 @@ def _is_stale(run):
 
 
 def _refuse_other_fields(run):
-    """A folder whose config names other fields than the run's is not touched."""
+    """Refuse a folder whose config.json belongs to a different run."""
     place, kept = folder(run), _config(run)
     different = other_fields(run, kept)
     if different:
@@ -162,7 +162,7 @@ def _refuse_other_fields(run):
 
 
 def _refuse_other_inputs(run, data):
-    """A run is neither continued nor shown as finished with other data or weights than those it began with."""
+    """Refuse to resume or show a run with other data or weights than it was started with."""
     place, recorded, classes = folder(run), _recorded(run), _config(run).get("classes")
     now = inputs(data)
     for name, what in (("data_digest", "data"), ("weights_digest", "weights")):
@@ -176,20 +176,20 @@ def _refuse_other_inputs(run, data):
 
 
 def _warn_of_other_machine(run, data):
-    """Another number of threads, instruction set or device changes the last bits."""
+    """Warn if threads, instruction set or device differ: results then differ in the last bits."""
     recorded = _recorded(run)
     now = hardware(data)
     changed = [f"{name} {recorded[name]} -> {now[name]}" for name in now if recorded.get(name, now[name]) != now[name]]
     if changed:
         warnings.warn(
-            f"{run.id} resumes on another machine or setting ({'; '.join(changed)}): its last bits will differ from an "
-            "uninterrupted run's.",
+            f"{run.id} resumes on another machine or setting ({'; '.join(changed)}): its results will differ in the "
+            "last bits from those of an uninterrupted run.",
             stacklevel=3,
         )
 
 
 def set_aside(place: Path) -> None:
-    """Move a finished run that is to be trained again into `data/runs/.replaced`; no result is ever deleted."""
+    """Move a finished run that is to be trained again into `data/runs/.replaced`; results are never deleted."""
     kept = place.parent / ".replaced" / f"{place.name}.{time.strftime('%Y%m%d-%H%M%S')}"
     lock.release(place)
     try:
@@ -210,7 +210,7 @@ def begin(run: Run, data: Loaders) -> list[dict]:
 
 
 def _write(run, name, content):
-    """Write a file of the run's folder, unless another process has taken the run over."""
+    """Write a file into the run's folder, unless another process has taken over the run."""
     write(folder(run) / name, content, before=lambda: lock.check(folder(run)))
 
 
@@ -235,7 +235,7 @@ def _as_state(file, state):
 
 
 def checkpoint(run: Run, method: Method, history: list[dict]) -> None:
-    """Keep the epoch that has just ended: the state with the best weights so far, and the history."""
+    """Save the state after an epoch, with the best weights so far, and the history."""
     place = folder(run)
     lock.check(place)
     weights = method.state_dict()
@@ -248,7 +248,7 @@ def checkpoint(run: Run, method: Method, history: list[dict]) -> None:
 
 
 def _rotate(place):
-    """last.pt becomes before.pt, now that its successor is written; a damaged one never replaces an intact one."""
+    """Rename last.pt to before.pt once its successor is written; a damaged file never replaces an intact one."""
     lock.check(place)
     if is_intact(place / STATES[0]):
         os.replace(place / STATES[0], place / STATES[1])
@@ -260,7 +260,7 @@ def _as_csv(history):
 
 
 def finite(terms: dict[str, float], epoch: int, step: int | None = None) -> dict[str, float]:
-    """The terms unchanged; raises if one is NaN or infinite, so that a diverging run stops with its last checkpoint."""
+    """The terms unchanged; raises UserError if one is NaN or infinite, so that a diverging run stops early."""
     for name, value in terms.items():
         if not math.isfinite(value):
             raise UserError(
@@ -294,9 +294,9 @@ def finish(run: Run, method: Method, history: list[dict]) -> dict:
 
 
 def select(history: list[dict], rule: str) -> dict:
-    """The epoch that a rule reads: best on source validation, last, or best on the target (oracle).
+    """The epoch that a rule chooses: best on source validation, last, or best on the target (oracle).
 
-    Where several are equally good, the latest."""
+    The latest of several equally good ones."""
     if rule == "last":
         return history[-1]
     column = {"source_val": "source_val", "oracle": "target"}[rule]
@@ -311,7 +311,7 @@ def load_model(run: Run, classes: int) -> Method:
 def trained_method(run: Run, classes: int, file: Path, weights: dict) -> Method:
     """The run's method with the weights of a file, in evaluation mode.
 
-    The file of its initial weights may be gone. torch's random state stays as it is."""
+    The file of its initial weights is not needed. The random state of torch is left unchanged."""
     untrained = copy.copy(run)
     for field, value in (("weights", "none"), ("compile", False)):
         object.__setattr__(untrained, field, value)
@@ -323,7 +323,7 @@ def trained_method(run: Run, classes: int, file: Path, weights: dict) -> Method:
 
 
 def read_weights(place: Path) -> dict:
-    """model.pt in a folder, checked against the checksum in metrics.json where there is one."""
+    """model.pt in a folder, checked against the checksum in metrics.json if there is one."""
     file, metrics_file = place / "model.pt", place / "metrics.json"
     try:
         content = file.read_bytes() if file.exists() else b""

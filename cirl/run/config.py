@@ -20,7 +20,7 @@ from cirl.run.recipe import Recipe, parse_recipe, recipe_name
 BACKBONES = {"convnet": 256, "convnet32": 128, "resnet18": 512, "resnet50": 2048}  # name -> its own N
 SAMPLING = ("random", "intra", "inter")
 PRECISIONS = ("fp32", "bf16")
-PAPER: Any = None  # the default of a field: the paper's value for the data set, resolved at once
+PAPER: Any = None  # the default of a field: the paper's value for the data set, resolved on construction
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def settings(dataset: str) -> Settings:
         raise UserError(f"dataset={dataset!r}: the folder cannot be read ({reason(error)}).") from None
     if len(domains) < 2:
         found = ", ".join(domains) or "none"
-        raise UserError(f"dataset={dataset!r}: a data set needs two domains (sub-folders) at least; found: {found}.")
+        raise UserError(f"dataset={dataset!r}: a data set needs at least two domains (sub-folders); found: {found}.")
     return Settings(tuple(domains))
 
 
@@ -140,7 +140,7 @@ class Run:
         object.__setattr__(self, "method", method_name(self.method, *self._task))
 
     def _defaults(self) -> dict:
-        """The value of each field that is not given."""
+        """The default of each field."""
         known = settings(self.dataset)
         backbone = self.backbone or known.backbone
         if backbone not in BACKBONES:
@@ -151,7 +151,7 @@ class Run:
         if backbone.startswith("convnet"):
             defaults["weights"] = "none"
         name = str(self.method).split("+")[0]
-        if name != "cirl":  # the tenfold rate is CIRL's own; Table 6 shows what it does to others
+        if name != "cirl":  # the tenfold rate belongs to CIRL; Table 6 shows its effect on others
             defaults["recipe"] = recipe_name(known.recipe + "+head_lr=1")
         return defaults | TRAINING.get((name, self.dataset, backbone, self.target), {})
 
@@ -203,17 +203,17 @@ class Run:
 
     @property
     def k(self) -> int:
-        """Number of draws of the mask, of the order of kappa N."""
+        """Number of draws of the mask, kappa N rounded."""
         return mask_draws(self.kappa, self.dim, self.choices.k)
 
 
 def mask_draws(kappa: float, dim: int, rounding: str) -> int:
-    """kappa N, rounded as the recipe says (`floor` or `ceil`), one at least."""
+    """kappa N, rounded as the recipe says (`floor` or `ceil`), at least one."""
     return max(1, getattr(math, rounding)(round(kappa * dim, 6)))
 
 
 def _check(run: Run) -> None:
-    """Raise an error that names the field, the value and what is allowed."""
+    """Raise UserError naming the first invalid field, its value and what is allowed."""
     if run.target not in run.settings.domains:
         alike = [domain for domain in run.settings.domains if domain.lstrip("0") == run.target]
         hint = f" (papermill reads -p target {alike[0]} as a number; write -r target {alike[0]})" if alike else ""
@@ -261,7 +261,7 @@ def _is_schedule(text):
 
 
 def _as(kind, value):
-    """A value as papermill passes it, coerced to the field's type: 2 for 2.0, "0.5" for 0.5, the domain 7 for "7"."""
+    """Coerce a value passed by papermill to the field's type: 2 to 2.0, "0.5" to 0.5, the domain 7 to "7"."""
     if kind is bool and isinstance(value, str):
         return {"true": True, "false": False}.get(value.lower(), value)
     number = kind in (int, float) and isinstance(value, str)
@@ -274,7 +274,7 @@ def _as(kind, value):
 
 
 def _canonical_dataset(dataset):
-    """`folder:<path>` with the path made absolute, so that it means the same from everywhere."""
+    """`folder:<path>` with an absolute path, independent of the working directory."""
     if not str(dataset).startswith("folder:") or "\0" in dataset:
         return dataset
     return f"folder:{os.path.realpath(os.path.expanduser(dataset.removeprefix('folder:')))}"

@@ -1,12 +1,12 @@
-"""The training digest of a run: a hash of the code that the run really uses, and of the values which that code reads.
+"""The training digest of a run: a hash of the code that the run uses and of the values that this code reads.
 
 It decides whether a result is stale. Starting from the run's method, the training loop and the batches, it follows
 every name to its definition in this package. Comments, docstrings, annotations, imports, error messages, warnings and
 the files in which definitions stand do not change it. Values that are part of a run's record (its fields, the data, the
 initial weights) are compared on their own and are not followed as code.
 
-A rewrite that trains to the same bits moves the digest but not the result. `python tests/neutral.py <commit> --train`
-checks that by training, and lists the pair in data/equal_code.csv; the digest of both is then that of the first.
+A rewrite that trains to bit-identical results changes the digest all the same. `python tests/neutral.py
+<commit> --train` checks that by training, and adds the pair to data/equal_code.csv; both then have the first digest.
 """
 
 import ast
@@ -49,7 +49,7 @@ def _first_of_equals(digest, earlier):
 
 @cache
 def _equal_code(file):
-    """For each digest the one before it that trains to the same bits."""
+    """For each digest the earlier one whose code trains to bit-identical results."""
     if not file.exists():
         return {}
     rows = file.read_text(encoding="utf-8").split()[1:]
@@ -114,7 +114,7 @@ class _Module:
 
     @cached_property
     def imports(self):
-        found = {}
+        found: dict[str, tuple[str, str]] = {}
         for node in _statements(self.tree):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == self.package:
                 found |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
@@ -175,7 +175,7 @@ class _Package:
         return self.resolve(source, original) if source in self.modules else None
 
     def entry(self, table, key):
-        """The definition under a key of a table such as FACTORIZATION; None where it is not written out."""
+        """The definition under a key of a table such as FACTORIZATION; None if it is not written as a literal dict."""
         node = self.node(table)
         return self._entry(table.module, getattr(node, "value", None), key)
 
@@ -226,7 +226,7 @@ class _Reader(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Subscript(self, node):
-        """Of a table that is indexed by a choice of the recipe, only the chosen entry is followed."""
+        """In a table that is indexed by a choice of the recipe, follow only the chosen entry."""
         choice = self.package.choices.get(_last(node.slice))
         table = self.table(node.value)
         entry = self.package.entry(table, choice) if table and choice else None
@@ -293,5 +293,5 @@ def _dump(node):
 
 
 def _last(node):
-    """The last word of a chain of attributes: `recipe` for self.recipe."""
+    """The last name in a chain of attributes: `recipe` for self.recipe."""
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)

@@ -5,7 +5,7 @@ JupyterLab): two thirds of papermill's start. No notebook is checked for such ad
 
 import sys
 
-sys.modules["rfc3987_syntax"] = None  # importing it now raises ImportError, which jsonschema expects
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # importing it now raises ImportError, as jsonschema expects
 
 from papermill.cli import papermill  # noqa: E402 (after the line above)
 

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and one sentence for a file that is damaged."""
+"""Atomic writes, checksums, and a readable error for a damaged file."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ def write(path: Path, content: str | bytes | list[bytes], before: Callable[[], N
         os.replace(unfinished, path)
     except OSError as error:
         raise UserError(
-            f"{path} cannot be written ({reason(error)}); what was there before is untouched. "
+            f"{path} cannot be written ({reason(error)}); the previous content is untouched. "
             "Free space, or make the folder writable, and run again."
         ) from None
     finally:

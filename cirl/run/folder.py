@@ -1,4 +1,4 @@
-"""Where a run's files are, and whether its config.json is that of the run. Needs no torch."""
+"""Where a run's files are, and whether a config.json matches a run. Does not import torch."""
 
 import os
 from dataclasses import asdict, fields
@@ -10,7 +10,7 @@ from cirl.run.config import SETTINGS, Run, Settings, settings
 from cirl.run.files import read_json
 
 RULES = ("source_val", "last", "oracle")  # which epoch is reported: best on source validation, last, best on the target
-LATER = ("precision", "compile")  # fields that a run of an older version does not record: it has their defaults
+LATER = ("precision", "compile")  # fields that older versions did not record; their runs have the defaults
 
 
 def folder(run: Run) -> Path:
@@ -24,12 +24,12 @@ def is_finished(run: Run) -> bool:
 
 
 def other_fields(run: Run, config: dict) -> list[str]:
-    """The fields of a run whose value in a config.json differs. A field that the config does not know yet is equal."""
+    """The fields of a run whose value in a config.json differs. A field that the config lacks counts as equal."""
     return [name for name, value in asdict(run).items() if config.get(name, value) != value]
 
 
 class SavedRun(Run):
-    """A run as its config.json records it. Nothing is resolved or looked up: its data set may be gone."""
+    """A run as recorded in its config.json. Nothing is resolved or looked up, so its data set may be gone."""
 
     _id: str
     _domains: tuple[str, ...]
@@ -58,7 +58,7 @@ def locate(place: str | Path) -> Path:
         if os.path.isfile(folder / "config.json"):  # False also if the folder may not be read
             return folder
     raise UserError(
-        f"{str(place)!r} is no run: there is no config.json in {path}, and no run of that id in {paths.RUNS}."
+        f"{str(place)!r} is not a run: there is no config.json in {path}, and no run with this id in {paths.RUNS}."
     )
 
 
@@ -67,6 +67,6 @@ def saved_run(place: Path) -> SavedRun:
     config = read_json(place / "config.json")
     lacks = [field.name for field in fields(Run) if field.name not in (*config, *LATER)]
     if lacks:
-        raise UserError(f"{place / 'config.json'} lacks {', '.join(lacks)}; it is of another version of the code.")
+        raise UserError(f"{place / 'config.json'} lacks {', '.join(lacks)}; it is from another version of the code.")
     metrics, name = place / "metrics.json", place.resolve().name
     return SavedRun(config, read_json(metrics).get("id", name) if metrics.exists() else name)

@@ -1,8 +1,8 @@
 """One process trains a run at a time: it holds the file `lock` in the run's folder and names itself in it.
 
-Two things guard a run. The kernel holds the lock as long as the process lives, whatever its clock, container or SLURM
-job. Between hosts whose network file system does not share kernel locks, a heartbeat guards it: the holder touches the
-file, and whoever wants the run watches for a while, so that no two clocks are compared.
+A run is protected twice. The kernel holds the lock as long as the process lives, whatever its clock, container or SLURM
+job. Between hosts whose network file system does not share kernel locks, there is a heartbeat: the holder touches the
+file, and a process that wants the run watches the file for a while, so that no two clocks are compared.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ from filelock import FileLock, Timeout
 from cirl.errors import UserError, reason
 
 BEAT, PATIENCE = 5.0, 30.0  # seconds between heartbeats; how long the lock of another host is watched
-NO_KERNEL_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what a file system without them answers
+NO_KERNEL_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # errors of a file system without locks
 _held: dict[Path, FileLock] = {}  # a FileLock that is no longer referenced is released
 
 
 def take(place: Path) -> None:
-    """Take the lock of a run's folder, or raise an error that names the process which holds it."""
+    """Lock a run's folder, or raise UserError naming the process that holds the lock."""
     file = place / "lock"
     if file in _held and _holder(file) == _me():
         return
@@ -45,7 +45,7 @@ def take(place: Path) -> None:
 
 
 def check(place: Path) -> None:
-    """Raise an error if another process took the run over, as after this one was suspended for long."""
+    """Raise UserError if another process has taken over the run, e.g. while this one was suspended."""
     holder = _holder(place / "lock")
     if holder != _me():
         who = _name(holder) if holder else "a process that removed the lock"
@@ -53,7 +53,7 @@ def check(place: Path) -> None:
 
 
 def release(place: Path) -> None:
-    """Remove the lock if this process holds it, or if its holder is dead; otherwise leave it alone."""
+    """Remove the lock if this process holds it or its holder is dead; otherwise leave it."""
     file = place / "lock"
     kernel = _held.pop(file, None)
     if kernel is None and file.exists():
@@ -62,15 +62,15 @@ def release(place: Path) -> None:
             kernel.acquire(timeout=0)
     holder = _holder(file)
     if kernel is not None and kernel.is_locked and (not holder or holder == _me() or _is_over(holder, True)):
-        file.unlink(missing_ok=True)  # before the kernel lets go: whoever waits notices it and opens a new file
+        file.unlink(missing_ok=True)  # before the kernel lock is released: waiting processes notice and reopen
     if kernel is not None:
         kernel.release()
 
 
 def _kernel_lock(place):
-    """The kernel's lock on the file; not locked where the file system has none, and the heartbeat alone decides."""
+    """The kernel's lock on the file; not locked if the file system has no locks, and only the heartbeat decides."""
     file = place / "lock"
-    _held.pop(file, None)  # of a folder that was deleted meanwhile
+    _held.pop(file, None)  # left over from a folder that was deleted in the meantime
     kernel = FileLock(file, fallback_to_soft=False, thread_local=False)
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def _me():
 
 @cache
 def _identity(pid):
-    """Who this process is, determined once: nothing in it depends on the clock."""
+    """The identity of this process, determined once; it does not depend on the clock."""
     job, restart = os.environ.get("SLURM_JOB_ID"), int(os.environ.get("SLURM_RESTART_COUNT", 0))
     return {
         "host": platform.node(),
@@ -118,7 +118,7 @@ def _boot():
 
 
 def _holder(file):
-    """Whom the lock names; None if there is no lock, or nothing in it that names a process."""
+    """The process that the lock names; None if there is no lock or it names none."""
     try:
         holder = json.loads(file.read_text(encoding="utf-8"))
         return holder if {"host", "pid"} <= holder.keys() else None
@@ -134,7 +134,7 @@ def _is_over(holder, locked):
 
 
 def _is_touched(file):
-    """Whether the heartbeat of the lock moves while we watch."""
+    """Whether the holder touches the lock while we watch."""
     end, seen = time.monotonic() + PATIENCE, _touched(file)
     warnings.warn(f"{file} belongs to another host; watching its heartbeat for up to {PATIENCE:.0f} s", stacklevel=2)
     while time.monotonic() < end:
@@ -152,7 +152,7 @@ def _touched(file):
 
 
 def _beat(file):
-    """Touch the lock as long as it is ours."""
+    """Touch the lock as long as this process holds it."""
     while _holder(file) == _me():
         try:
             os.utime(file)

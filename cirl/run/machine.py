@@ -1,6 +1,6 @@
 """The machine a run trains on: threads, workers and device, and bit-identical results on every x86 CPU.
 
-By default PyTorch, oneDNN and MKL choose the widest instructions of the CPU, and each choice sums in another order.
+By default PyTorch, oneDNN and MKL use the widest instructions of the CPU, and each choice sums in a different order.
 With the variables in `PINNED` an Intel CPU with AVX-512 and an AMD CPU with AVX2 gave bit-identical weights after 60
 steps (cirl/README.md, "The same bits"). A library reads them on first use, so they are set before torch is imported.
 """
@@ -17,12 +17,12 @@ PINNED = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR
 
 
 def pin() -> None:
-    """Set the variables that are not set; warns if torch is already loaded, since it may have chosen."""
+    """Set the variables that are not set; warns if torch is already loaded, since it may have read them."""
     missing = {name: value for name, value in PINNED.items() if name not in os.environ}
     if missing and "torch" in sys.modules:
         warnings.warn(
             f"torch was imported before {', '.join(missing)} could be set: results may differ in their last bits "
-            "from those of other machines. Restart the kernel, or set the variables before.",
+            "from those of other machines. Restart the kernel, or set the variables earlier.",
             stacklevel=2,
         )
     os.environ.update(missing)
@@ -31,7 +31,7 @@ def pin() -> None:
 def use(threads: int | str, workers: int | str | None, device: str) -> tuple[str, int]:
     """Set the number of threads; the device and the number of data-loading workers to use.
 
-    `auto` is the GPU if there is one. `None` workers are none on a CPU, and up to 8 beside a GPU."""
+    `auto` is the GPU if there is one. `None` means no workers on a CPU and up to 8 with a GPU."""
     import torch
 
     _skip_compiler()
@@ -58,7 +58,7 @@ def _skip_compiler():
 
     if "torch._dynamo" in sys.modules or hasattr(SGD.step, "hooked"):  # imported already, or the first one was made
         return
-    SGD.step = torch.no_grad()(_unwrapped(SGD.step))
+    setattr(SGD, "step", torch.no_grad()(_unwrapped(SGD.step)))  # noqa: B010 (mypy forbids to assign a method)
     for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
         setattr(Optimizer, name, _unwrapped(getattr(Optimizer, name)))
 

@@ -1,4 +1,4 @@
-"""What papermill injects into a notebook: papermill only warns of a name that the notebook does not have."""
+"""Refuse papermill parameters that a notebook does not define; papermill itself only warns."""
 
 import ast
 import difflib
@@ -12,10 +12,10 @@ INJECTED = "# Parameters"  # the first line of the cell that papermill adds
 
 
 def refuse_unknown(cells: list[str] | None = None) -> None:
-    """Raise an error if papermill was given a parameter that the notebook's own parameters cell does not define.
+    """Raise UserError if papermill was given a parameter that the notebook's parameters cell does not define.
 
-    `cells` are the sources of the executed cells, by default this notebook's; the first one that assigns names is the
-    parameters cell."""
+    `cells` are the sources of the executed cells, by default those of this notebook; the first cell that assigns names
+    is the parameters cell."""
     cells = get_ipython().user_ns["In"] if cells is None else cells
     parsed = [(cell, _assigned(cell)) for cell in cells]
     known: list[str] = next((names for cell, names in parsed if names and not cell.startswith(INJECTED)), [])

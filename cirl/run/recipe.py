@@ -2,7 +2,7 @@
 
 A recipe swaps functions and numbers, never the structure. Two are named, `paper` (the equations as written) and
 `released` (what the authors' code does); a single choice is changed by writing, say, `released+loss=barlow`.
-Rows 4, 10, 12, 15 and 17 of the ledger are not choices: they are the same here under both.
+Rows 4, 10, 12, 15 and 17 of the ledger are not choices: both recipes share them.
 """
 
 import math
@@ -67,7 +67,7 @@ CHOICES = {
 
 
 def parse_recipe(text: str) -> Recipe:
-    """`released`, `paper`, or one of them with choices of its own: `released+loss=barlow+draws=independent`."""
+    """`released`, `paper`, or one of them with changes: `released+loss=barlow+draws=independent`."""
     name, changes = parse.split(text)
     if name not in RECIPES:
         raise invalid("recipe", text, f"{', '.join(RECIPES)}, each with optional +choice=value")
@@ -91,6 +91,6 @@ def parse_recipe(text: str) -> Recipe:
 
 
 def recipe_name(text: str) -> str:
-    """The canonical spelling of a recipe: its base, then the choices that depart from it, in their order."""
+    """The canonical spelling of a recipe: its base, then the choices that differ from it, in a fixed order."""
     base = parse.split(text)[0]
     return parse.join(base, asdict(parse_recipe(text)), asdict(RECIPES[base]))

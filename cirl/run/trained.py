@@ -7,7 +7,7 @@
     model.features(images)                 representations r, (n, N)
     model.attention(images, label=None)    where the network looks, (n, size, size) in [0, 1]
 
-Images are paths, PIL images, or a tensor (n, 3, H, W) in [0, 1]; all are brought to the run's image size.
+Images are paths, PIL images, or a tensor (n, 3, H, W) in [0, 1]; all are resized to the run's image size.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ Images = str | Path | Image.Image | Tensor | Sequence[str | Path | Image.Image |
 
 
 class Trained:
-    """A trained method with its class names, for images of any origin."""
+    """A trained method with its class names, for images from anywhere."""
 
     def __init__(self, method: Method, classes: list[str], device: torch.device | str = "cpu"):
         self.method, self.classes, self.device = method.to(device).eval(), classes, torch.device(device)
@@ -68,7 +68,7 @@ class Trained:
 
         `label` is a class or its number, one for all images or one for each. HiResCAM: the same as Grad-CAM where the
         features are average-pooled, as in a ResNet, and faithful where they are not, as in the ConvNet."""
-        from pytorch_grad_cam import HiResCAM  # late: it takes seconds
+        from pytorch_grad_cam import HiResCAM  # slow import
         from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
         several = _several(images)
@@ -138,7 +138,7 @@ def load(place: str | Path, device: torch.device | str = "cpu") -> Trained:
 
 
 def _several(images):
-    """A list of images, of which there is one at least; a single image is a list of one."""
+    """The images as a list; a single image becomes a list of one. Raises UserError if there are none."""
     single = isinstance(images, (str, Path, Image.Image)) or (isinstance(images, Tensor) and images.dim() == 3)
     images = [images] if single else list(images)
     if not images:

@@ -45,9 +45,9 @@ CELL = "text-align: left; vertical-align: top; padding: .4rem .8rem; overflow-x:
 
 
 def beside(*items: int | tuple[str, Callable]) -> HTML:
-    """One line per item: an equation and the source of its function as the module has it.
+    """One line per item: an equation and the source of its function.
 
-    An item is the number of an equation, or words and a function."""
+    An item is the number of an equation, or a text and a function."""
     lines = [
         (f"Eq. {item}: $${EQUATIONS[item][0]}$$", EQUATIONS[item][1]) if isinstance(item, int) else item
         for item in items

@@ -32,13 +32,13 @@ class Claim:
     less: str | tuple[str, ...]
     value: str = "accuracy"
     within: float | None = None
-    control: bool = False  # not the paper's claim, but what it must be held against
+    control: bool = False  # not a claim of the paper but a control for one
     source: str = "records"  # where the values are: records, history (first and last epoch), drawn (the item's csv)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim in a study: the mean paired difference, its 95 % interval, the number of pairs, and the word for it."""
+    """A claim in a study: the mean paired difference, its 95 % interval, the number of pairs, and the verdict."""
 
     claim: Claim
     items: tuple[str, ...]  # all items that rest on these runs
@@ -87,7 +87,7 @@ def judge(claim: Claim, values: pd.DataFrame) -> Verdict:
 
 
 def verdicts(study: str, item: str | None = None) -> list[Verdict]:
-    """All claims of a study, or those of an item, each once: one comparison under several items (a stand-in) is one."""
+    """All claims of a study, or those of an item, each once: a comparison that several items share counts once."""
     merged: dict[str, Verdict] = {}
     values: dict[tuple[str, str], pd.DataFrame] = {}
     for claim in claims(study):
@@ -97,7 +97,7 @@ def verdicts(study: str, item: str | None = None) -> list[Verdict]:
             place = claim.source, claim.item
             if place not in values:
                 values[place] = _SOURCES[claim.source](claim.item, study)
-                values[place].attrs.clear()  # pandas copies them in every step
+                values[place].attrs.clear()  # pandas copies them at every operation
             merged[claim.text] = judge(claim, values[place])
     return list(merged.values())
 
@@ -126,7 +126,7 @@ def counts(found: list[Verdict]) -> str:
 
 
 def _side(values, rows, value):
-    """The value of a row, or the mean over several that all must be there, for each target and seed."""
+    """The value of a row, or the mean over several rows (NaN if one is missing), for each target and seed."""
     rows = [rows] if isinstance(rows, str) else list(rows)
     if value not in values:
         return pd.Series(dtype=float)

@@ -1,4 +1,4 @@
-"""Any runs side by side: seeds pooled, paired differences, and both as rows of words."""
+"""Any runs side by side: seeds pooled, paired differences, and both as text."""
 
 import pandas as pd
 
@@ -29,7 +29,7 @@ def paired(runs: pd.DataFrame, baseline: str, value: str = "accuracy") -> pd.Dat
 
 
 def table_lines(table: pd.DataFrame) -> list[list[str]]:
-    """A `pooled` table as rows of words, the head first: mean ± std per target, then the average, its interval, n."""
+    """A `pooled` table as lines of cells, the header first: mean ± std per target, the average, its interval, n."""
     targets = [column for column in dict.fromkeys(table["column"]) if column != "avg"]
     lines = [["", *targets, "avg", "95 % CI", "seeds"]]
     for row, part in table.groupby("row", sort=False):
@@ -42,7 +42,7 @@ def table_lines(table: pd.DataFrame) -> list[list[str]]:
 
 
 def difference_lines(table: pd.DataFrame, baseline: str) -> list[list[str]]:
-    """`paired` differences as rows of words."""
+    """`paired` differences as lines of cells."""
     head = ["", f"above {baseline}", "95 % CI", "pairs", "verdict"]
     return [head] + [
         [row["row"], f"{row['mean']:+.1f}", _interval(row, "+"), str(row["n"]), row["verdict"]]

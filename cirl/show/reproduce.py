@@ -1,4 +1,4 @@
-"""`make` trains a core of a study and compares it with the committed records: how far it is, and how it went."""
+"""`make` trains a core of a study and compares it with the committed records: its progress and the agreement."""
 
 import pandas as pd
 
@@ -8,7 +8,7 @@ from cirl.run.files import write
 from cirl.show import tables
 from cirl.study import catalog, records
 
-TOLERANCE = 1.0  # points of accuracy; with one thread and the pinned instruction sets the weights are equal
+TOLERANCE = 1.0  # points of accuracy; with one thread and the pinned instruction sets the weights are identical
 START_UP = 6.0  # seconds of a run that its record does not count: kernel, imports, data
 
 
@@ -49,7 +49,7 @@ def write_agreement(study: str) -> str:
 
 
 def progress(runs: list[Run], cores: int) -> str:
-    """`5 of 16 runs done, about 7 min left`: the recorded times of the others, scaled by how fast this machine was."""
+    """`5 of 16 runs done, about 7 min left`: from the recorded times, scaled by the speed of this machine so far."""
     here, _ = records.folder_records(runs)
     kept, _ = records.collected_records(runs)
     text = f"{len(here)} of {len(runs)} runs done"

@@ -1,4 +1,4 @@
-"""Writing an item into `figures/<study>/`: picture or table, numbers, and an md that says what it rests on."""
+"""Write an item into `figures/<study>/`: picture or table, numbers, and a markdown file with caption and provenance."""
 
 import io
 import re
@@ -50,9 +50,9 @@ class Output:
         runs: pd.DataFrame | None = None,
         finding: str | None = None,
     ) -> str:
-        """Write an item: a figure as png and pdf, a table (rows of words) as tex, and the md, which is returned.
+        """Write an item: a figure as png and pdf, a table (lines of cells) as tex, and the md, which is returned.
 
-        The md holds caption, study, epochs and seeds, coverage, the table, the finding (one line, which the README may
+        The md holds caption, study, epochs and seeds, coverage, the table, the finding (one line that the README may
         quote), the verdicts on the paper's claims, and the missing runs."""
         parts = [f"**{catalog.title(stem, self.study)}.** {caption}", self._basis(stem, runs)]
         for part in content if isinstance(content, tuple) else (content,):
@@ -91,7 +91,7 @@ def training(runs: list[Run]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text of others (reasons, run ids) that markdown shows as it is."""
+    """Text (reasons, run ids) escaped so that markdown shows it literally."""
     return re.sub(r"([\\`*_{}\[\]<>#|!&])", r"\\\1", text)
 
 

@@ -22,7 +22,7 @@ COLORS = {  # fixed, colour-blind safe (Okabe and Ito); methods without a colour
 
 
 def use() -> None:
-    """Make this the style of all figures that follow. The fonts are those that matplotlib brings along."""
+    """Make this the style of all figures that follow. The fonts are those that ship with matplotlib."""
     matplotlib.style.use([f"seaborn-v0_8-{name}" for name in ("ticks", "deep", "notebook")])
     matplotlib.rcParams.update(
         {

@@ -1,4 +1,4 @@
-"""Tables: ours beside the published numbers, as rows of words, markdown and LaTeX."""
+"""Tables: ours beside the published numbers, as lines of cells, markdown and LaTeX."""
 
 import re
 
@@ -37,7 +37,7 @@ def summary(runs: pd.DataFrame, targets: list[str], value: str = "accuracy") -> 
     if runs.empty:
         return pd.DataFrame(columns=["row", "column", "mean", "std", "low", "high", "n"])
     wide = runs.pivot_table(index=["row", "seed"], columns="target", values=value, sort=False).reindex(columns=targets)
-    wide["avg"] = wide.mean(axis=1, skipna=False)  # seed by seed, only if every target is there
+    wide["avg"] = wide.mean(axis=1, skipna=False)  # seed by seed, only if every target has a value
     long = wide.melt(ignore_index=False, var_name="column", value_name=value).dropna().reset_index()
     out = long.groupby(["row", "column"], sort=False)[value].agg(["mean", "std", "count"]).reset_index()
     out = out.rename(columns={"count": "n"})
@@ -61,7 +61,7 @@ def compare(ours: pd.DataFrame, paper: pd.DataFrame, rows: list[str], columns: d
     `columns` is that of `columns_of`. No difference is taken between different data sets."""
     domains = [theirs for theirs in columns.values() if theirs != "avg"]
     if len(domains) < sum(column in _ALL_DOMAINS for column in paper):
-        paper = paper.assign(avg=paper[domains].mean(axis=1, skipna=False))  # over the columns that we have
+        paper = paper.assign(avg=paper[domains].mean(axis=1, skipna=False))  # over our columns
     cells = pd.MultiIndex.from_product([rows, columns], names=["row", "column"])
     table = ours.set_index(["row", "column"]).reindex(cells).reset_index()
     for name, suffix in (("paper", ""), ("paper_std", "_std")):
@@ -72,7 +72,7 @@ def compare(ours: pd.DataFrame, paper: pd.DataFrame, rows: list[str], columns: d
 
 
 def page(table: pd.DataFrame, first: str, columns: dict[str, str], digits: int = 1) -> list[list[str]]:
-    """A comparison as rows of words, the head first: ours ± std (paper's) per target, then the average's details.
+    """A comparison as lines of cells, the header first: ours ± std (paper's) per target, then the average's details.
 
     A column without any number is left out."""
     best = table.groupby("column")["mean"].max()
@@ -91,7 +91,7 @@ def page(table: pd.DataFrame, first: str, columns: dict[str, str], digits: int =
 
 
 def markdown(lines: list[list[str]]) -> str:
-    """Rows of words, the head first, as a table in markdown."""
+    """Lines of cells, the header first, as a table in markdown."""
     lines = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
     return "\n".join("| " + " | ".join(str(cell).replace("|", r"\|") for cell in line) + " |" for line in lines)
 
@@ -103,7 +103,7 @@ def latex(lines: list[list[str]]) -> str:
 
 
 def number(value: float, digits: int, sign: str = "") -> str:
-    """A number with so many digits, or a dash if it is unknown."""
+    """A number with `digits` decimals, or a dash if it is unknown."""
     return UNKNOWN if pd.isna(value) else f"{value:{sign}.{digits}f}"
 
 

@@ -311,10 +311,10 @@ def core(name: str) -> list[Run]:
 
 
 def notebooks(name: str, weights: bool = True, trained: list[Run] | None = None) -> dict[str, tuple[str, ...]]:
-    """The notebooks of a study, each with those of its items that the study has.
+    """The notebooks of a study, each with the items that the study has.
 
-    Without weights the notebooks that need them are left out, and so is the tour, which trains. With `trained` only the
-    weights of these runs are there: what needs others is left out."""
+    Without weights the notebooks that need them are left out, and so is the tour, which trains. With `trained`, only
+    these runs have weights; notebooks that need others are left out."""
     kept = {
         notebook: tuple(stem for stem in stems if has(name, stem) and not ITEMS[stem].by_hand)
         for notebook, stems in NOTEBOOKS.items()

@@ -1,4 +1,4 @@
-"""Any runs, chosen by id or pattern, and the rows of a table in which they stand."""
+"""Choose any runs by id or pattern, and group them into rows of a table."""
 
 from fnmatch import fnmatchcase
 
@@ -16,7 +16,7 @@ TEXT = ("dataset", "target", "method", "backbone", "weights", "sampling", "sched
 
 
 def choose(patterns: str, weights: bool = False) -> list[Run]:
-    """The finished runs that ids or patterns such as `tiny-*-s0` name, separated by spaces; `latest` finished last.
+    """The finished runs that match ids or patterns such as `tiny-*-s0`, separated by spaces; `latest` is the newest.
 
     Runs are looked for in `data/runs` and, unless their weights are needed, in the collected results."""
     files = sorted(paths.RUNS.glob("*/metrics.json"), key=lambda file: file.stat().st_mtime_ns)
@@ -28,7 +28,7 @@ def choose(patterns: str, weights: bool = False) -> list[Run]:
         found = here[-1:] if pattern == "latest" else sorted(name for name in names if fnmatchcase(name, pattern))
         if not found:
             known = ", ".join(names[-3:]) or "none"
-            raise UserError(f"runs={pattern!r} is no finished run; there are {len(names)} in {paths.RUNS}: {known}.")
+            raise UserError(f"runs={pattern!r} matches no finished run; {paths.RUNS} has {len(names)}: {known}.")
         chosen += found
     if not chosen:
         raise UserError("runs is empty: name run ids or patterns, separated by spaces.")

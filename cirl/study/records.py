@@ -4,7 +4,9 @@
     data/history.csv    one row per epoch of a finished run
 
 A run's folder takes precedence; without one, the collected files are read, so that tables and curves render on a
-machine without a GPU and without checkpoints. A record that cannot be trusted is skipped with the reason.
+machine without a GPU and without checkpoints. A record that cannot be trusted is skipped, and the reason is shown.
+
+In results.csv `target` is the domain; `<rule>.target` there, and `target` in history.csv, are the accuracy on it.
 """
 
 import csv
@@ -56,7 +58,7 @@ def load_runs(rows: dict[str, list[Run]], rule: str = "source_val", importance: 
     ]
     table = pd.DataFrame(found, columns=None if found else ["row", *FIELDS, "accuracy", "source_val", "epoch", "rule"])
     if importance:
-        from cirl.metrics import READINGS  # late: most tables need no torch
+        from cirl.metrics import READINGS  # slow import; most tables need no torch
 
         readings = [f"importance_{reading}.{part}" for reading in READINGS for part in ("mean", "std")]
         table = table.reindex(columns=[*table.columns, *(name for name in readings if name not in table)])
@@ -110,7 +112,7 @@ def coverage(table: pd.DataFrame) -> str:
 def collect(runs: Iterable[Run], study: str) -> None:
     """Write the study's finished runs into results.csv and history.csv; rows of other runs are kept.
 
-    A lock makes the read and the write one step, so that two processes at once lose nothing."""
+    Reading and writing happen under a lock, so that two processes at the same time lose nothing."""
     by_id = {run.id: run for run in runs}
     with _collecting():
         results, history = read_collected("results.csv"), read_collected("history.csv")
@@ -202,7 +204,7 @@ def collected_records(runs: Iterable[Run]) -> tuple[dict[str, dict], dict[str, s
     collected = read_collected("results.csv")
     collected = collected[collected["id"].isin(by_id)].copy()
     for name in [name for name in collected if name in ("seconds", "floor", *_RESULTS)]:
-        collected[name] = pd.to_numeric(collected[name], errors="coerce")  # one odd cell makes a column text
+        collected[name] = pd.to_numeric(collected[name], errors="coerce")  # one invalid cell makes a column text
     twice = set(collected["id"][collected["id"].duplicated()])
     for record in collected.to_dict("records"):
         name = record["id"]
@@ -218,7 +220,7 @@ def collected_records(runs: Iterable[Run]) -> tuple[dict[str, dict], dict[str, s
 
 
 def _differs(cell, value):
-    """Whether a cell of a csv file holds another value than a run's field; an empty cell is of before the field."""
+    """Whether a cell of a csv file holds another value than a run's field; an empty cell predates the field."""
     if pd.isna(cell):
         return False
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -259,7 +261,7 @@ def _folder_histories(runs):
 
 
 def _checked_history(epochs):
-    """The epochs, if they have the columns of a history and each epoch is there once."""
+    """The epochs, if they have the columns of a history and no epoch appears twice."""
     if lacks := [name for name in ("epoch", "source_val", "target", "independence") if name not in epochs]:
         raise UserError(f"lacks {', '.join(lacks)}")
     if not len(epochs) or epochs["epoch"].duplicated().any():
@@ -271,7 +273,7 @@ def _checked_history(epochs):
 
 
 def _chosen(record, rule):
-    """A record's columns under one rule; accuracy on the target is `accuracy`, since `target` is the domain."""
+    """A record's columns under one rule; the accuracy on the target is `accuracy`, as `target` is the domain."""
     always = [name for name in record if name.startswith("importance") or name in ("floor", "seconds", *ORIGIN)]
     chosen = {name: record[f"{rule}.{name}"] for name in CHOSEN}
     chosen["accuracy"] = chosen.pop("target")

@@ -11,7 +11,7 @@ DAY = 24 * 60  # the limit of most partitions; a longer run resumes in its next 
 
 
 def resources(run: Run) -> dict[str, int]:
-    """GPUs, megabytes of memory and minutes; a folder of images is assumed to be of the size of PACS."""
+    """GPUs, megabytes of memory and minutes; a folder of images is assumed to be as large as PACS."""
     minutes = MINUTES.get(run.dataset, MINUTES["pacs"]) * run.epochs * (2 if run.backbone == "resnet50" else 1)
     gpu = int(run.dataset not in ON_CPU)
     return {"gpu": gpu, "mem_mb": 16000 if gpu else 4000, "runtime": min(10 + minutes, DAY)}

@@ -7,13 +7,13 @@ from cirl.errors import invalid
 
 @dataclass(frozen=True)
 class Study:
-    """How much of the paper is run, and on what."""
+    """Which part of the paper is run, and on which data."""
 
     label: str  # what every figure says
     tables: dict[int, dict]  # Tables 1-4 and 10: what is trained for them
-    small: dict  # the part of PACS with ResNet-18 in Tables 5-9 and Figures 4-6
-    large: dict | None  # the part of PACS with ResNet-50 in Figures 5b and 5d
-    task: str  # Sketch's part in Table 6 and Figure 5
+    small: dict  # stands in for PACS with ResNet-18 in Tables 5-9 and Figures 4-6
+    large: dict | None  # stands in for PACS with ResNet-50 in Figures 5b and 5d
+    task: str  # stands in for Sketch in Table 6 and Figure 5
     seeds: tuple[int, ...] = (0, 1, 2)
     methods: tuple[str, ...] = ("deepall", "mix", "fact", "matchdg", "cirl")
     large_methods: tuple[str, ...] = ("deepall", "mix", "fact", "matchdg", "cirl")  # of Table 3 and Figure 5b
@@ -36,7 +36,7 @@ class Study:
 
 TINY, PACS = dict(dataset="tiny"), dict(dataset="pacs")
 DIGITS = dict(dataset="digits_dg", epochs=24, schedule="0.8+0.9")  # the published schedule is in the study `paper`
-LITE = dict(  # two cores carry this study in a day
+LITE = dict(  # a day on two cores
     dataset="pacs",
     backbone="resnet50",
     weights="data/raw/weights/resnet50_imagenet.pt",
@@ -102,7 +102,7 @@ STUDIES = {
         small=PACS,
         large=dict(dataset="pacs", backbone="resnet50"),
         task="sketch",
-        rivals={  # those of the page that are written here
+        rivals={  # those of the paper's tables that are implemented here
             1: ("mmd_aae", "ddaig", "l2a_ot", "jigen", "ccsa", "crossgrad"),
             2: ("jigen", "csd", "rsc", "mixstyle", "metareg", "masf", "eisnet", "ddaig", "l2a_ot"),
             3: ("metareg", "masf", "eisnet"),

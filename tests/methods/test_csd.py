@@ -26,7 +26,7 @@ def losses_by_hand(twin, x, y, d):
 def test_csd_minimises_the_common_and_the_specialised_loss_and_the_penalty(method):
     learner = make(method)
     with torch.no_grad():
-        learner.specific.a.copy_(torch.randn_like(learner.specific.a))  # far from 0, where tanh is no identity
+        learner.specific.a.copy_(torch.randn_like(learner.specific.a))  # far from 0, where tanh is not the identity
         learner.specific.a_0.fill_(0.8)
     twin, weights = before(learner), learner.values
     common, specific, ortho = losses_by_hand(twin, *batch())

@@ -21,7 +21,7 @@ from cirl.run.config import Run
         ("fact+beta=inf", "for beta a number from 0 upwards"),
     ],
 )
-def test_unknown_methods_and_values_get_one_sentence(method, says):
+def test_unknown_methods_and_values_raise_user_error(method, says):
     with pytest.raises(UserError, match=says):
         Run(method=method)
 

@@ -139,7 +139,7 @@ def cluster(place):
 
 
 def copy_of_the_project(place):
-    """What training needs, without any runs."""
+    """A project with what training needs, but without runs."""
     for name in ("Snakefile", "profiles", "notebooks", "cirl"):
         source = ROOT / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, place / name)
