@@ -62,7 +62,10 @@ def asked(resource):
 
 
 if workflow.is_main_process and TRAIN:
-    done = {id for id, run in RUNS.items() if marks.mark(run)}
+    try:
+        done = {id for id, run in RUNS.items() if marks.mark(run)}
+    except UserError as error:
+        raise WorkflowError(str(error))
     print(f"study {STUDY}: {len(done)} of {len(RUNS)} runs finished", file=sys.stderr)
     if not CORE and not done <= marks.collected("results.csv") & marks.collected("history.csv"):
         Path(COLLECTED).unlink(missing_ok=True)  # collect again, also if it failed last time

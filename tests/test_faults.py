@@ -1037,10 +1037,11 @@ class TestReadOnly:
         self.as_nobody(look)
 
 
-def test_a_file_where_a_folder_should_be_is_no_finished_run(workspace):
+def test_a_file_where_a_folder_should_be_is_one_sentence(workspace):
     run = Run(method="deepall")
     files.write(checkpoint.folder(run), "not a folder")
-    assert not marks.mark(run) and marks.evidence(run) == f"data/runs/{run.id}/trained"
+    with pytest.raises(UserError, match=f"{run.id} is not a folder; move it away"):
+        marks.mark(run)
 
 
 class Evil:

@@ -17,8 +17,10 @@ from cirl.run.folder import folder, is_finished
 
 def mark(run: Run) -> bool:
     """Mark a run that is finished, and no other; whether it is."""
+    if os.path.exists(folder(run)) and not os.path.isdir(folder(run)):
+        raise UserError(f"{folder(run)} is not a folder; move it away.")
     file, finished = folder(run) / "trained", is_finished(run) and not _is_of_other_code(run)
-    with suppress(OSError):  # a folder that may not be written, or is none
+    with suppress(OSError):  # a folder that may not be written
         if not finished:
             file.unlink(missing_ok=True)
         elif not file.exists():
