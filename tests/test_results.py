@@ -502,9 +502,8 @@ def test_files_are_utf8_in_any_locale(recorded):
 def verdict(differences, **more):
     """The verdict on `a` above `b`, given paired differences by target and seed."""
     cells = [{"row": row, "target": "t", "seed": seed} for row in "ab" for seed in range(len(differences))]
-    values = pd.DataFrame(cells, columns=["row", "target", "seed"]).assign(
-        accuracy=[*differences, *[0.0] * len(differences)]
-    )
+    values = pd.DataFrame(cells, columns=["row", "target", "seed"])
+    values[more.get("value", "accuracy")] = [*differences, *[0.0] * len(differences)]
     return claims.judge(claims.Claim("table05", "a is above b", "a", "b", **more), values)
 
 
@@ -603,11 +602,17 @@ def test_the_counts_are_a_sentence():
 
 
 @pytest.mark.parametrize(
-    ("differences", "text"),
-    [([9.0, 9.4], "+9.2 [+6.7, +11.7]"), ([0.1, 0.12], "+0.110 [-0.017, +0.237]"), ([-782.4], "-782"), ([], "–")],
+    ("value", "differences", "text"),
+    [
+        ("accuracy", [9.0, 9.4], "+9.2 [+6.7, +11.7]"),
+        ("accuracy", [0.02], "+0.0"),
+        ("distance", [0.1, 0.12], "+0.110 [-0.017, +0.237]"),
+        ("independence", [-782.4], "-782"),
+        ("accuracy", [], "–"),
+    ],
 )
-def test_an_interval_has_as_many_digits_as_its_size_asks_for(differences, text):
-    assert verdict(differences).interval == text
+def test_an_interval_has_the_digits_of_its_measure(value, differences, text):
+    assert verdict(differences, value=value).interval == text
 
 
 def test_the_page_over_all_studies_takes_each_item_from_the_most_real_study_with_records(recorded):

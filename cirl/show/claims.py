@@ -17,6 +17,7 @@ from cirl.study import catalog, records
 from cirl.study.studies import study as study_of
 
 _BOTH = "CIRL", "DeepAll"
+POINTS = ("accuracy", "inferior half")  # values in per cent; others are shares or degrees
 MARKS = {"holds": "✓", "refuted": "✗", "undecided": "?"}
 NAMES = {"tiny": "tiny", "digits_dg": "Digits-DG", "pacs": "PACS", "officehome": "Office-Home"}
 NAMES["minidomainnet"] = "mini-DomainNet"
@@ -64,8 +65,7 @@ class Verdict:
         if not self.n:
             return UNKNOWN
         known = [value for value in (self.mean, self.low, self.high) if not math.isnan(value)]
-        largest = max(map(abs, known))
-        digits = 3 if largest < 1 else 1 if largest < 100 else 0  # shares, points, degrees
+        digits = 1 if self.claim.value in POINTS else 3 if max(map(abs, known)) < 1 else 0
         mean, *ends = (f"{value:+.{digits}f}" for value in known)
         return f"{mean} [{', '.join(ends)}]" if ends else mean
 
