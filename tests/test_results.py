@@ -224,7 +224,18 @@ def test_on_stand_in_data_the_parts_are_named_and_no_difference_is_taken(recorde
     table = tables.compare(tables.summary(records.load_runs(RUNS), ["street", "print"]), paper, ["DeepAll"], columns)
     assert table["difference"].isna().all()
     assert table.set_index("column").loc["avg", "paper"] == pytest.approx((69.5 + 76.77) / 2)
-    assert "street (paper: sketch)" in tables.markdown(tables.page(table, "Method", columns))
+    text = tables.markdown(tables.page(table, "Method", columns))
+    assert "street (paper: sketch)" in text and "| paper avg |" in text
+
+
+def test_one_target_has_no_average(recorded):
+    paper = tables.published(2).set_index("method")
+    columns = tables.columns_of(paper, RUNS["DeepAll"][:2])
+    runs = records.load_runs({"DeepAll": RUNS["DeepAll"][:2]})
+    table = tables.compare(tables.summary(runs, ["street"]), paper, ["DeepAll"], columns)
+    head, line = tables.page(table, "Method", columns)
+    assert head == ["Method", "street (paper: sketch)", "95 % CI", "n", "paper"]
+    assert line[1] == "**71.0** ± 1.4 (69.5)" and line[3:] == ["2", "69.50"]
 
 
 def test_tinys_photo_is_not_mistaken_for_that_of_pacs():
@@ -281,9 +292,20 @@ def test_an_unknown_table_of_the_paper_is_refused():
         tables.published(15)
 
 
-def test_a_finding_stands_in_the_md_and_what_is_unknown_is_a_dash(workspace):
-    text = Output("tiny").save("audit_selection", [["x"], ["1"]], "Caption.", finding="a, nan and finance.")
-    assert "What we found: a, – and finance." in text.splitlines()
+@pytest.mark.parametrize(
+    ("finding", "shown"),
+    [
+        ("a, 1 and finance.", "a, 1 and finance."),
+        ("a is 1 (2; chance 3); b is nan; c is 4.", "a is 1 (2; chance 3); c is 4."),
+        ("a is 1; b is 2 (nan; chance 3).", "a is 1."),
+        ("a is +nan. B reaches 5 – 6.", None),
+        ("the range 5–10 holds.", "the range 5–10 holds."),
+    ],
+)
+def test_a_finding_stands_in_the_md_without_the_clauses_whose_number_is_unknown(finding, shown, workspace):
+    text = Output("tiny").save("audit_selection", [["x"], ["1"]], "Caption.", finding=finding)
+    found = [line for line in text.splitlines() if line.startswith("What we found: ")]
+    assert found == ([f"What we found: {shown}"] if shown else [])
 
 
 def test_a_row_of_dots_without_numbers_is_labelled_missing_or_undefined():
@@ -591,22 +613,21 @@ def test_files_are_utf8_in_any_locale(recorded):
     line = (
         "from cirl.show import page; from cirl.show.save import Output; from cirl.study import records;"
         "from cirl import paths; from cirl.run.files import write;"
-        "Output('tiny').save('audit_recipe', [['κ'], ['±']], 'é', finding='– τ.');"
+        "Output('tiny').save('audit_recipe', [['κ'], ['±']], 'é', finding='±τ.');"
         "write(paths.ROOT / 'report.html', page.page('tiny'))"
     )
     plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "utf-8"}
     (recorded / "script.py").write_text(line.replace(";", "\n").replace("\n ", "\n"), encoding="utf-8")
     subprocess.run([sys.executable, str(recorded / "script.py")], env=plain, check=True)
-    assert "– τ." in (paths.FIGURES / "tiny" / "audit_recipe.md").read_text(encoding="utf-8")
+    assert "±τ." in (paths.FIGURES / "tiny" / "audit_recipe.md").read_text(encoding="utf-8")
     assert "κ" in (recorded / "report.html").read_text(encoding="utf-8")
 
 
 def verdict(differences, **more):
     """The verdict on `a` above `b`, given paired differences by target and seed."""
     cells = [{"row": row, "target": "t", "seed": seed} for row in "ab" for seed in range(len(differences))]
-    values = pd.DataFrame(cells, columns=["row", "target", "seed"]).assign(
-        accuracy=[*differences, *[0.0] * len(differences)]
-    )
+    values = pd.DataFrame(cells, columns=["row", "target", "seed"])
+    values[more.get("value", "accuracy")] = [*differences, *[0.0] * len(differences)]
     return claims.judge(claims.Claim("table05", "a is above b", "a", "b", **more), values)
 
 
@@ -632,7 +653,7 @@ def test_the_interval_of_a_claim_is_students_over_pairs():
     found = verdict([1.0, 2.0, 3.0])
     half = 4.3027 / np.sqrt(3)
     assert (found.mean, found.low, found.high) == pytest.approx((2, 2 - half, 2 + half), abs=1e-3)
-    assert "+2 [-0.484, +4.48], n = 3" in str(found)
+    assert "+2.0 [-0.5, +4.5], n = 3" in str(found)
 
 
 def test_a_claim_pairs_what_both_rows_have_and_averages_groups_of_rows():
@@ -661,26 +682,61 @@ def test_one_comparison_under_several_items_is_one_claim():
 
 
 def test_the_page_opens_with_the_scoreboard_and_follows_the_paper(recorded):
+    for stem in catalog.ITEMS:
+        if catalog.has("tiny", stem) and stem not in ("audit_tau", "claims"):
+            Output("tiny").save(stem, [["a"], ["1"]], "A caption.")
     html = page.page("tiny")
-    sections = re.findall(r'<section id="(\w+)">', html)
+    *sections, last = re.findall(r'<section id="(\w+)">', html)
+    assert last == "waiting" and '<li id="audit_tau">Audit: weight of Eq. 10: no records</li>' in html
     assert sections[0] == "claims" and len(sections) == len(set(sections))
     paper = [stem for stem in sections if stem.startswith(("figure", "table"))]
     assert paper == [
         stem for stem in catalog.ITEMS if stem.startswith(("figure", "table")) and catalog.has("tiny", stem)
     ]
     assert sections[1:][: len(paper)] == paper and sections[-1] == "benchmark"
-    assert re.findall(r'<a href="#(\w+)">', html) == sections
+    assert re.findall(r'<a href="#(\w+)">', html) == [*sections, last]
     expected = {run for stem in catalog.ITEMS for run in catalog.expected(stem, "tiny")}
     assert f"{len(expected & {*RUNS['DeepAll']})} of {len(expected)} runs" in html
 
 
 def test_rows_without_our_numbers_are_dimmed_and_missing_runs_folded(recorded):
     rows = {**RUNS, "CIRL": [Run(method="cirl")]}
-    lines = [["Method", "street"], ["DeepAll", "**71.0**"], ["FACT", "– (81.0)"]]
+    lines = [["Method", "print", "street", "paper avg"], ["DeepAll", "–", "**71.0**", "–"]]
+    lines += [["FACT", "– (70.0)", "– (81.0)", "75.5"]]
     Output("tiny").save("table05", lines, "A caption.", records.load_runs(rows))
     html = page.page("tiny")
     assert re.search(r'<tr class="dim">\s*<td[^>]*>FACT', html) and not re.search(r'class="dim">\s*<td[^>]*>Deep', html)
     assert "<summary>Missing runs (1)</summary>" in html and "Missing runs: " not in html
+
+
+def test_a_claim_without_runs_is_folded_on_the_page(recorded):
+    for run in catalog.expected("table01", "tiny"):
+        if run.method in ("deepall", "cirl"):
+            record(run, 70 + 5 * (run.method == "cirl") + run.seed)
+    shown, folded = page.page("tiny").split("<details>")[:2]
+    assert "CIRL is above DeepAll on tiny" in shown and "CIRL is above FACT on tiny" not in shown
+    assert "CIRL is above FACT on tiny" in folded and "CIRL is above DeepAll on tiny" not in folded
+
+
+def test_the_counts_are_a_sentence():
+    found = [verdict([1.0, 2.0, 3.0, 2.0]), verdict([]), verdict([1.0, -1.0]), verdict([1.0, 2.0], control=True)]
+    assert claims.counts(found) == (
+        "Of the paper's 3 claims 1 holds, 0 are refuted and 2 are undecided, 1 of these for want of runs"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "differences", "text"),
+    [
+        ("accuracy", [9.0, 9.4], "+9.2 [+6.7, +11.7]"),
+        ("accuracy", [0.02], "+0.0"),
+        ("distance", [0.1, 0.12], "+0.110 [-0.017, +0.237]"),
+        ("independence", [-782.4], "-782"),
+        ("accuracy", [], "–"),
+    ],
+)
+def test_an_interval_has_the_digits_of_its_measure(value, differences, text):
+    assert verdict(differences, value=value).interval == text
 
 
 def test_the_page_over_all_studies_takes_each_item_from_the_most_real_study_with_records(recorded):
@@ -692,6 +748,9 @@ def test_the_page_over_all_studies_takes_each_item_from_the_most_real_study_with
     assert page.most_real("table02") == "paper"  # the only study that has it
     Output("digits").save("table01", [["a"], ["1"]], "A caption.")
     html = page.page()
-    assert "No records." in html and "From the study digits." in html
-    assert "<h2>Table 1</h2>" in html and "Table 5, stand-in on digits_dg</h2>" in html
+    assert "Table 2: no records" in html and "From the study digits." in html
+    assert "<h2>Table 1</h2>" in html and "Table 5, stand-in on digits_dg: not rendered yet" in html
+    Output("tiny").save("figure3", plt.figure(), "A caption.")  # its run is recorded, but other studies did not draw it
+    record(catalog.expected("figure3", "tiny")[0], 80)
+    assert page.most_real("figure3") == "tiny"
     assert "CIRL is above DeepAll on Digits-DG (convnet)" in html
