@@ -42,8 +42,8 @@ class Section:
 
 def page(study: str | None = None) -> str:
     """The html of a study's report, or of the report that shows each item from the most real study with records."""
-    chosen = {stem: study or most_real(stem) for stem in catalog.ITEMS}
-    chosen = {stem: name for stem, name in chosen.items() if name and catalog.has(name, stem) and stem != "claims"}
+    studied = ((stem, study or most_real(stem)) for stem in catalog.ITEMS if stem != "claims")
+    chosen = {stem: name for stem, name in studied if name and catalog.has(name, stem)}
     drawn = {stem: name for stem, name in chosen.items() if _is_drawn(stem, name)}
     groups: dict[str, list[Section]] = {}
     for stem, name in drawn.items():
