@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -804,7 +805,9 @@ def begin(root, *arguments, study="hostile", core="no", **variables):
     command += [f"core={core}"]
     environment = {**os.environ, "CIRL_ROOT": str(root), "PYTHONPATH": str(ROOT), **variables}
     out = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
-    DRIVERS.append(subprocess.Popen([*command, "--", *arguments], cwd=root, env=environment, **out))
+    interruptible = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore Ctrl-C
+    command += ["--", *arguments]
+    DRIVERS.append(subprocess.Popen(command, cwd=root, env=environment, preexec_fn=interruptible, **out))
     return DRIVERS[-1]
 
 
@@ -1013,7 +1016,7 @@ class TestReadOnly:
             assert records.load_runs({"DeepAll": [foreign]}).attrs["missing"] == [foreign.id]
             assert not marks.mark(foreign) and not records.recorded({foreign.id})
             for refused in (lambda: checkpoint.resume(foreign, DeepAll(foreign, 10), None), lambda: load(foreign.id)):
-                with pytest.raises(UserError, match=r"lock cannot be written \(Permission denied\)|is no run"):
+                with pytest.raises(UserError, match=r"lock cannot be written \(Permission denied\)|is not a run"):
                     refused()
             with pytest.raises(UserError, match=r"\.collect\.lock cannot be written \(Permission denied\)"):
                 records.collect([foreign], "tiny")

@@ -511,7 +511,10 @@ def test_a_disk_that_fills_while_collecting_loses_nothing(name, recorded, monkey
             raise OSError(errno.ENOSPC, "No space left on device")
         kept(descriptor)
 
-    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"No space left on device.*; what was"):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(UserError, match=r"No space left on device.*; the previous content is untouched"),
+    ):
         patch.setattr(os, "fsync", full)
         records.collect(RUNS["DeepAll"], "tiny")
     assert (paths.DATA / name).read_text() == before[name] and not [*paths.DATA.glob(".*.tmp")]
