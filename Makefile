@@ -40,8 +40,8 @@ test-slurm: $(READY) ## the study on a real SLURM that is installed and started 
 test-faults: $(READY) ## kills, damaged files, full disks, concurrent processes, untrusted files (minutes)
 	pytest -n 2 tests/test_faults.py
 
-soak: $(READY) ## train the study tiny while its processes are killed every few seconds, and compare with an undisturbed one (an hour)
-	python tests/soak.py
+soak: $(READY) ## what make trains, while its processes are killed every few seconds, against undisturbed runs (an hour)
+	python tests/soak.py --only '$(ONLY)'
 
 lab: $(READY) ## open the notebooks in JupyterLab, the tour first
 	jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_tour.ipynb

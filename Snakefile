@@ -10,7 +10,6 @@ Snakemake deletes the outputs of interrupted jobs, so no result is an output of 
 `trained` beside metrics.json, and 02_train itself skips finished runs.
 """
 
-import csv
 import shlex
 import sys
 from dataclasses import asdict
@@ -20,7 +19,7 @@ from filelock import FileLock, Timeout
 from snakemake.exceptions import WorkflowError
 
 from cirl.run import machine
-from cirl.study import catalog, resources
+from cirl.study import catalog, marks, resources
 from cirl.errors import UserError
 from cirl.run.digest import training_digest
 
@@ -35,7 +34,10 @@ try:
 except UserError as error:
     raise WorkflowError(str(error))
 FIGURES = f"figures/{STUDY}"
+PAPERMILL = "python -m cirl.run.execute"  # papermill, started faster
 QUIETLY = "> {log.words} 2>&1 || {{ tail -n 4 {log.words} >&2; exit 1; }}"
+SHOWN = "> {log} 2>&1 && cat {log} || {{ tail -n 1 {log} >&2; exit 1; }}"  # of a traceback, the sentence at its end
+RECORDS = [name for name in ("data/results.csv",) if Path(name).exists()]
 NOTEBOOKS = catalog.notebooks(STUDY, weights=TRAIN, trained=[*RUNS.values()] if CORE else None)
 PART = f"catalog.core('{STUDY}')" if CORE else f"catalog.all_runs('{STUDY}', {EXTRAS})"
 PROGRESS = (
@@ -47,7 +49,7 @@ DRIVER = FileLock(f".snakemake/{STUDY}-{'train' if TRAIN else 'render'}.lock", f
 
 
 def trained(runs):
-    return [f"data/runs/{run.id}/trained" for run in runs] if TRAIN else []
+    return [marks.evidence(run) for run in runs] if TRAIN else []
 
 
 def parameters(wildcards):
@@ -59,31 +61,14 @@ def asked(resource):
     return lambda wildcards: resources.resources(RUNS[wildcards.id])[resource]
 
 
-def is_marked(id):
-    """Mark a run as trained if and only if its folder is finished, whichever process trained it."""
-    result, mark = Path(f"data/runs/{id}/metrics.json"), Path(f"data/runs/{id}/trained")
-    if not result.exists():
-        mark.unlink(missing_ok=True)
-    elif not mark.exists():
-        mark.touch()
-        os.utime(mark, ns=(result.stat().st_mtime_ns,) * 2)
-    return result.exists()
-
-
-def collected(name):
-    """The runs in a collected file; none if it is missing or damaged."""
-    try:
-        with open(f"data/{name}", encoding="utf-8", newline="") as rows:
-            return {row.get("id") for row in csv.DictReader(rows)}
-    except (OSError, ValueError, csv.Error):
-        return set()
-
-
 if workflow.is_main_process and TRAIN:
-    done = {id for id in RUNS if is_marked(id)}
+    try:
+        done = {id for id, run in RUNS.items() if marks.mark(run)}
+    except UserError as error:
+        raise WorkflowError(str(error))
     print(f"study {STUDY}: {len(done)} of {len(RUNS)} runs finished", file=sys.stderr)
-    if not CORE and not done <= collected("results.csv") & collected("history.csv"):
-        Path(COLLECTED).unlink(missing_ok=True)  # collect again, even if it failed last time
+    if not CORE and not done <= marks.collected("results.csv") & marks.collected("history.csv"):
+        Path(COLLECTED).unlink(missing_ok=True)  # collect again, also if it failed last time
 
 
 onstart:
@@ -91,6 +76,8 @@ onstart:
         DRIVER.acquire(timeout=0)  # held until this process ends
     except Timeout:
         raise WorkflowError(f"Another snakemake is working on the study {STUDY} in this folder; wait for it or stop it.")
+    except OSError as error:  # a file system without locks; each run has a lock with a heartbeat
+        print(f"No lock in this folder ({error.strerror}): do not start a second snakemake.", file=sys.stderr)
 
 
 rule all:
@@ -120,16 +107,19 @@ rule train:
     group:
         lambda wildcards: resources.group(RUNS[wildcards["id"]])
     shell:
-        PROGRESS + "papermill {input} {log.notebook} --no-progress-bar -p threads {threads} -p again True {params.fields} " + QUIETLY
+        PROGRESS + "{PAPERMILL} {input} {log.notebook} --no-progress-bar -p threads {threads} -p again True {params.fields} " + QUIETLY
 
 
 rule reproduce:
     input:
         trained(RUNS.values()),
+        RECORDS,
     output:
         f"{FIGURES}/reproduced.md",
+    log:
+        f"data/executed/{STUDY}/reproduce.log",
     shell:
-        "python -c 'from cirl.show import reproduce; print(reproduce.write_agreement(\"{STUDY}\"))'"
+        "python -c 'from cirl.show import reproduce; print(reproduce.write_agreement(\"{STUDY}\"))' " + SHOWN
 
 
 rule collect:
@@ -137,8 +127,11 @@ rule collect:
         trained(RUNS.values()),
     output:
         touch(COLLECTED),
+    log:
+        f"data/executed/{STUDY}/collect.log",
     shell:
-        "python -c 'from cirl.study import catalog, records; records.collect(catalog.all_runs(\"{STUDY}\", True), \"{STUDY}\")'"
+        "python -c 'from cirl.study import catalog, records; "
+        "records.collect(catalog.all_runs(\"{STUDY}\", True), \"{STUDY}\")' " + SHOWN
 
 
 for notebook, items in NOTEBOOKS.items():
@@ -157,7 +150,7 @@ for notebook, items in NOTEBOOKS.items():
             notebook=f"data/executed/{STUDY}/{notebook}.ipynb",
             words=f"data/executed/{STUDY}/{notebook}.log",
         shell:
-            "papermill {input.notebook} {log.notebook} --no-progress-bar -p study {STUDY} " + QUIETLY
+            "{PAPERMILL} {input.notebook} {log.notebook} --no-progress-bar -p study {STUDY} " + QUIETLY
 
 
 rule report:
@@ -170,4 +163,4 @@ rule report:
         notebook=f"data/executed/{STUDY}/report.ipynb",
         words=f"data/executed/{STUDY}/report.log",
     shell:
-        "papermill {input.notebook} {log.notebook} --no-progress-bar -p study {STUDY} " + QUIETLY
+        "{PAPERMILL} {input.notebook} {log.notebook} --no-progress-bar -p study {STUDY} " + QUIETLY

@@ -1,5 +1,6 @@
 """Any runs, chosen by id or pattern, and compared."""
 
+import json
 import os
 import shutil
 from dataclasses import asdict
@@ -58,6 +59,23 @@ def test_a_schedule_or_domain_that_looks_like_a_number_stays_text(workspace):
     shutil.rmtree(paths.RUNS)
     (found,) = choose(run.id)
     assert found.schedule == "0.8" and found.drops == (0.8,)
+
+
+def test_without_collected_records_the_folders_alone_are_chosen_from(finished):
+    (paths.DATA / "results.csv").write_text("")
+    with pytest.warns(UserWarning, match="results.csv is empty"):
+        assert len(choose("tiny-*")) == len(RUNS)
+    (paths.DATA / "results.csv").write_text("id,study\nbroken\n")
+    with pytest.raises(UserError, match=r"results\.csv, line 2, is damaged"):
+        choose("tiny-*")
+
+
+@pytest.mark.parametrize("name", ["mine", "tiny-convnet32-magic-street-s0"])
+def test_a_foreign_id_is_refused_in_a_sentence(name, finished):
+    file = paths.RUNS / RUNS[0].id / "metrics.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "id": name}))
+    with pytest.raises(UserError, match=f"'{name}' is not the id of a run of this project"):
+        by_row(choose(RUNS[0].id))
 
 
 @pytest.mark.parametrize("patterns", ["pacs-*", "tiny-convnet32-cirl-street-s9", "latest"])

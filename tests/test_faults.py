@@ -1,12 +1,14 @@
 """Kills, damage, concurrent processes, full disks, untrusted files: nothing is lost or silently wrong."""
 
 import ast
+import contextlib
 import errno
 import json
 import os
 import pickle
 import platform
 import random
+import re
 import resource
 import shutil
 import signal
@@ -33,7 +35,8 @@ from cirl.errors import UserError
 from cirl.methods.deepall import DeepAll
 from cirl.run import checkpoint, files, lock, provenance
 from cirl.run.config import Run
-from cirl.study import catalog
+from cirl.run.trained import load
+from cirl.study import catalog, marks, records
 
 REPORTED = 3  # exit code of a child that ended with a UserError
 
@@ -792,20 +795,35 @@ include: {snakefile!r}
 """
 
 
-def begin(root, *arguments, study="hostile"):
-    """A driver in a separate process group."""
+DRIVERS = []  # that a test has begun
+
+
+def begin(root, *arguments, study="hostile", core="no", **variables):
+    """A driver, in a process group of its own."""
     command = ["snakemake", "--cores", "1", "--rerun-incomplete", "--nolock", "--config", f"study={study}"]
-    environment = {**os.environ, "CIRL_ROOT": str(root), "PYTHONPATH": str(ROOT)}
+    command += [f"core={core}"]
+    environment = {**os.environ, "CIRL_ROOT": str(root), "PYTHONPATH": str(ROOT), **variables}
     out = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
-    return subprocess.Popen([*command, "--", *arguments], cwd=root, env=environment, **out)
+    DRIVERS.append(subprocess.Popen([*command, "--", *arguments], cwd=root, env=environment, **out))
+    return DRIVERS[-1]
 
 
 def end(driver):
-    said = driver.communicate(timeout=300)[0]
+    said = driver.communicate(timeout=900)[0]
     return driver.returncode, said
 
 
-def until(holds, seconds=120):
+def alive(root):
+    """The processes that work in a project."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if process.environ().get("CIRL_ROOT") == str(root) and process.pid != os.getpid():
+                found.append(process)
+    return found
+
+
+def until(holds, seconds=900):
     stop = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < stop
@@ -815,6 +833,14 @@ def until(holds, seconds=120):
 @pytest.mark.slow
 class TestDriver:
     """Snakemake: no finished run is deleted, and the next call repeats what failed."""
+
+    @pytest.fixture(autouse=True)
+    def nothing_left(self):
+        """A test that fails must not leave processes behind."""
+        yield
+        while DRIVERS:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(DRIVERS.pop().pid, signal.SIGKILL)
 
     @pytest.fixture
     def study(self, folder):
@@ -860,6 +886,73 @@ class TestDriver:
         returned, said = end(begin(root, target))
         assert returned == 0 and checkpoint.is_finished(run), said
 
+    def test_after_ctrl_c_nothing_is_left_running_and_the_next_driver_resumes(self, folder, study):
+        root = study[0]
+        run = short(folder, epochs=40)
+        text = HOSTILE.format(fields=vars(run), snakefile=str(ROOT / "Snakefile"))
+        (root / "Snakefile").write_text(text)
+        place, target = checkpoint.folder(run), f"data/runs/{run.id}/trained"
+        driver = begin(root, target)
+        until((place / "last.pt").exists)
+        os.killpg(driver.pid, signal.SIGINT)  # as a terminal does
+        assert end(driver)[0] != 0 and not checkpoint.is_finished(run)
+        until(lambda: not alive(root))
+        returned, said = end(begin(root, target))
+        assert returned == 0 and checkpoint.is_finished(run), said
+        resumed = re.search(r"(\d+) of 40 epochs done", (place / "02_train.ipynb").read_text(encoding="utf-8"))
+        assert int(resumed[1]) >= 1
+        result = json.loads((place / "metrics.json").read_text())
+        shutil.rmtree(place)
+        assert train(run)["model_sha256"] == result["model_sha256"]
+
+    def test_a_finished_run_of_other_code_is_trained_again_whoever_trained_it(self, study):
+        root, run, target = study
+        train(run)
+        file = checkpoint.folder(run) / "config.json"
+        file.write_text(file.read_text().replace(checkpoint.training_digest(run), "0123456789abcdef"))
+        returned, said = end(begin(root, target))
+        assert returned == 0 and "0 of 1 runs finished" in said, said
+        assert json.loads(file.read_text())["provenance"]["code"] == checkpoint.training_digest(run)
+        assert len([*(paths.RUNS / ".replaced").glob("*/metrics.json")]) == 1
+
+    def test_a_file_system_without_locks_is_enough(self, study):
+        root, run, target = study
+        train(run)
+        (checkpoint.folder(run) / "metrics.json").rename(root / "kept")
+        (root / "sitecustomize.py").write_text(
+            "import errno, fcntl\n\ndef refuse(*_):\n    raise OSError(errno.ENOLCK, 'No locks available')\n\n"
+            "fcntl.flock = refuse\n"
+        )
+        returned, said = end(begin(root, target, PYTHONPATH=f"{root}{os.pathsep}{ROOT}"))
+        assert returned == 0 and checkpoint.is_finished(run), said
+        assert "No lock in this folder (No locks available): do not start a second snakemake" in said
+
+    @pytest.fixture
+    def tiny(self, workspace):
+        """A project in which the core of tiny is finished, with the committed records."""
+        for name in ("notebooks", "Snakefile"):
+            (workspace / name).symlink_to(ROOT / name)
+        for run in catalog.core("tiny"):
+            record(run, 60)
+        shutil.copy(ROOT / "data" / "results.csv", paths.DATA)
+        return workspace
+
+    def test_the_core_is_compared_again_when_the_records_change(self, tiny):
+        target = "figures/tiny/reproduced.md"
+
+        def compare():
+            return end(begin(tiny, target, study="tiny", core="yes"))
+
+        assert "runs agree with the records" in compare()[1]
+        assert "Nothing to be done" in compare()[1]
+        (paths.DATA / "results.csv").write_text("id,study\nbroken")
+        returned, said = compare()
+        assert returned != 0 and "results.csv, line 2, is damaged. Restore it with git checkout" in said
+        assert "Traceback" not in said
+        shutil.copy(ROOT / "data" / "results.csv", paths.DATA)
+        returned, said = compare()
+        assert returned == 0 and "runs agree with the records" in said
+
     def test_a_collection_that_failed_is_repeated(self, workspace):
         """Also after `git checkout`, which the message advises and which makes the file newer than any run."""
         (workspace / "notebooks").symlink_to(ROOT / "notebooks")
@@ -875,7 +968,8 @@ class TestDriver:
             file: (ROOT / "data" / file.name).read_text().splitlines()[0] + "\n" for file in (results, history)
         }
         results.write_text("id,study\nbroken")
-        assert end(begin(workspace, target, study="tiny"))[0] != 0
+        returned, said = end(begin(workspace, target, study="tiny"))
+        assert returned != 0 and "results.csv, line 2, is damaged. Restore" in said and "Traceback" not in said
         for _ in range(2):
             for file, text in committed.items():
                 file.write_text(text)
@@ -884,6 +978,70 @@ class TestDriver:
             for file in committed:
                 assert set(pd.read_csv(file)["id"]) >= {run.id for run in catalog.all_runs("tiny")}
         assert "Nothing to be done" in end(begin(workspace, target, study="tiny"))[1]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+class TestReadOnly:
+    """Folders of somebody else: shown if they may be read, refused in a sentence if not."""
+
+    @pytest.fixture
+    def foreign(self, workspace, monkeypatch):
+        """A finished run that everybody may read, and nobody else may write."""
+        with tempfile.TemporaryDirectory() as root:
+            monkeypatch.setattr(paths, "RUNS", Path(root) / "runs")
+            monkeypatch.setattr(paths, "DATA", Path(root))
+            run = Run(method="deepall")
+            record(run, 60)
+            for place in (root, paths.RUNS, checkpoint.folder(run)):
+                os.chmod(place, 0o755)
+            yield run
+
+    def as_nobody(self, do):
+        assert code(child(lambda: (os.setuid(65534), do()))) == 0
+
+    def test_a_finished_run_that_cannot_be_marked_counts_as_trained(self, foreign):
+        def look():
+            assert marks.mark(foreign) and marks.evidence(foreign) == f"data/runs/{foreign.id}/metrics.json"
+
+        self.as_nobody(look)
+        assert marks.mark(foreign) and marks.evidence(foreign) == f"data/runs/{foreign.id}/trained"
+
+    def test_a_folder_that_may_not_be_entered_is_missing_in_tables_and_refused_by_training(self, foreign):
+        os.chmod(checkpoint.folder(foreign), 0o700)
+
+        def look():
+            assert records.load_runs({"DeepAll": [foreign]}).attrs["missing"] == [foreign.id]
+            assert not marks.mark(foreign) and not records.recorded({foreign.id})
+            for refused in (lambda: checkpoint.resume(foreign, DeepAll(foreign, 10), None), lambda: load(foreign.id)):
+                with pytest.raises(UserError, match=r"lock cannot be written \(Permission denied\)|is no run"):
+                    refused()
+            with pytest.raises(UserError, match=r"\.collect\.lock cannot be written \(Permission denied\)"):
+                records.collect([foreign], "tiny")
+
+        self.as_nobody(look)
+
+    @pytest.mark.parametrize("name", ["config.json", "metrics.json", "model.pt"])
+    def test_a_file_that_may_not_be_read_is_named(self, name, foreign):
+        place = checkpoint.folder(foreign)
+        (place / "model.pt").write_bytes(b"")
+        config = json.loads((place / "config.json").read_text()) | {"classes": ["a", "b"]}
+        (place / "config.json").write_text(json.dumps(config))
+        os.chmod(place / name, 0o600)
+
+        def look():
+            with pytest.raises(UserError, match=rf"{name} cannot be read \(Permission denied\)"):
+                load(place)
+            table = records.load_runs({"DeepAll": [foreign]}, importance=True)
+            assert name in table.attrs["skipped"][foreign.id]
+
+        self.as_nobody(look)
+
+
+def test_a_file_where_a_folder_should_be_is_one_sentence(workspace):
+    run = Run(method="deepall")
+    files.write(checkpoint.folder(run), "not a folder")
+    with pytest.raises(UserError, match=f"{run.id} is not a folder; move it away"):
+        marks.mark(run)
 
 
 class Evil:

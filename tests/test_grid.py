@@ -156,7 +156,7 @@ def test_an_unknown_study_or_item_raises_an_error_that_lists_them(call):
 
 
 def snakemake(*arguments, cwd=paths.ROOT):
-    environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "CIRL_ROOT": str(cwd)}
     command = [str(BIN / "snakemake"), *arguments]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
 

@@ -10,30 +10,67 @@ from pathlib import Path
 import pytest
 import torch
 
+from cirl.data.batches import loaders
 from cirl.errors import UserError
 from cirl.run import machine
+from cirl.run.config import Run
+from cirl.run.digest import training_digest
 
 REFERENCE = Path(__file__).parent / "reference.json"
-STEPS = """
-import hashlib, itertools, torch
-torch.set_num_threads(1)
+RUN = Run(  # every value that matters is given, so that new defaults leave it as it is
+    "tiny",
+    "street",
+    "cirl",
+    epochs=15,
+    batch_size=32,
+    lr=0.06,
+    schedule="cosine",
+    recipe="released+head_lr=1+originals=1+partner=any+clip=3",
+)
+STEPS = f"""
+import hashlib, itertools, sys, torch
+from cirl.run import machine
+machine.use(1, None, "cpu") if "use" in sys.argv else torch.set_num_threads(1)
 from cirl.run import checkpoint
 from cirl.run.config import Run
 from cirl.data.batches import loaders
 from cirl.methods import build
-run = Run("tiny", "street", "cirl", epochs=15)
+run = {RUN!r}
 data, method = loaders(run), build(run, 10)
 checkpoint.seed_epoch(run, 0)
 for batch in itertools.islice(data.train(0), 20):
     method.update(*batch, 5)
+method.restore(method.state())
 weights = b"".join(parameter.detach().numpy().tobytes() for parameter in method.parameters())
-print(hashlib.sha256(weights).hexdigest()[:16])
+slow = ["torch._dynamo", "sympy", "sklearn", "scipy", "torchvision", "seaborn"]
+print(",".join(name for name in slow if name in sys.modules), hashlib.sha256(weights).hexdigest()[:16], sep=";")
 """
 
 
+def reference_run(environment, *arguments):
+    """The digest of the weights after twenty steps, and which packages that are slow to import were imported."""
+    command = [sys.executable, "-c", STEPS, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    imported, digest = done.stdout.splitlines()[-1].split(";")
+    return digest, imported
+
+
 def digest_of_reference_run(environment):
-    done = subprocess.run([sys.executable, "-c", STEPS], env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.split()[-1]
+    return reference_run(environment)[0]
+
+
+@pytest.mark.slow
+def test_a_run_imports_no_more_than_it_uses_and_gives_the_same_bits(workspace):
+    """The compiler (torch._dynamo and sympy) and scikit-learn take as long to import as torch itself."""
+    loaders(RUN)  # draws the images into the cache, with scikit-learn and scipy
+    plain, imported = reference_run(os.environ)
+    assert "torch._dynamo" in imported  # otherwise torch has changed, and machine._skip_compiler is not needed
+    assert reference_run(os.environ, "use") == (plain, "")
+
+
+def test_the_reference_was_computed_by_this_code():
+    """Otherwise other bits would say nothing about the machine: run the steps again and write their digest down."""
+    assert json.loads(REFERENCE.read_text(encoding="utf-8"))["code"] == training_digest(RUN)
 
 
 @pytest.mark.slow

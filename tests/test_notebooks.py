@@ -65,18 +65,6 @@ OWNERS = [notebook for notebook in catalog.NOTEBOOKS if notebook != "00_tour"]
 
 
 @pytest.mark.parametrize("notebook", OWNERS)
-def test_what_to_see_shows_the_committed_items_by_relative_links(notebook):
-    last = cells(paths.NOTEBOOKS / f"{notebook}.ipynb", "markdown")[-1].source
-    for item in catalog.NOTEBOOKS[notebook]:
-        study = next((name for name in ("tiny", "lite", "digits") if catalog.has(name, item)), None)
-        if study is None:  # only the whole paper has it
-            continue
-        file = f"../figures/{study}/{item}.{'png' if 'png' in catalog.ITEMS[item].kinds else 'md'}"
-        assert f"]({file})" in last, file
-        assert file.endswith(".md") or f"![{catalog.ITEMS[item].title}" in last or "![All methods]" in last
-
-
-@pytest.mark.parametrize("notebook", OWNERS)
 def test_every_parameter_decides_where_a_notebook_writes(notebook):
     """Otherwise other parameters would overwrite the committed figures."""
     path = paths.NOTEBOOKS / f"{notebook}.ipynb"
@@ -188,7 +176,8 @@ def test_an_audit_renders_where_some_runs_have_weights_and_some_networks_are_dea
         for kind in catalog.ITEMS[item].kinds:
             assert (half_a_grid / "figures" / "tiny" / f"{item}.{kind}").stat().st_size
         text = (half_a_grid / "figures" / "tiny" / f"{item}.md").read_text()
-        assert len([line for line in text.splitlines() if line.startswith(save.FINDING)]) == 1
+        assert len([line for line in text.splitlines() if line.startswith(save.FINDING)]) <= 1
+        assert not re.search(r"\bnan\b", text)
 
 
 @pytest.mark.slow
@@ -217,8 +206,8 @@ def test_the_report_has_every_stem_rendered_or_not(half_a_grid):
     assert (half_a_grid / "figures" / "report.html").exists()
     for items in catalog.notebooks("tiny").values():
         for item in items:
-            assert f'<section id="{item}">' in html and f'href="#{item}"' in html
-    assert "A caption." in html and "<table>" in html and "Not rendered yet" in html
+            assert (f'<section id="{item}">' in html and f'href="#{item}"' in html) or f'<li id="{item}">' in html
+    assert "A caption." in html and "<table>" in html and "not rendered yet" in html
     assert not re.search(r'(src|href)="(?!data:|#)', html)  # nothing is fetched from elsewhere
 
 

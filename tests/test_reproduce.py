@@ -1,5 +1,6 @@
 """`make` compares the runs of the core with the committed records."""
 
+import pandas as pd
 import pytest
 from helpers import record
 
@@ -46,6 +47,15 @@ def test_a_record_without_a_checksum_is_never_bit_for_bit(workspace):
     keep(CORE[:1], 80.0, weights=None)
     record(CORE[0], 80.0, weights=None)
     assert not reproduce.agreement(CORE)["identical"].any()
+
+
+def test_records_of_before_the_machine_was_recorded_are_compared_too(workspace):
+    keep(CORE[:1], 80.0)
+    file = paths.DATA / "results.csv"
+    pd.read_csv(file).drop(columns=["cpu", "threads", "model_sha256", "data_digest"]).to_csv(file, index=False)
+    record(CORE[0], 80.0)
+    assert reproduce.agreement(CORE)["difference"].tolist() == [0]
+    assert "1 of 16 runs agree" in reproduce.write_agreement("tiny")
 
 
 def test_the_time_left_follows_from_the_records_and_from_how_fast_this_machine_was(workspace):

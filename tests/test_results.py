@@ -1,3 +1,5 @@
+import errno
+import hashlib
 import json
 import os
 import re
@@ -5,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -33,9 +36,17 @@ def recorded(workspace):
     return workspace
 
 
+def keep_weights(run, weights):
+    """model.pt of a finished run, with its checksum in metrics.json."""
+    file = paths.RUNS / run.id / "model.pt"
+    file.write_bytes(weights) if isinstance(weights, bytes) else torch.save(weights, file)
+    result, checksum = file.with_name("metrics.json"), hashlib.sha256(file.read_bytes()).hexdigest()
+    result.write_text(json.dumps({**json.loads(result.read_text()), "model_sha256": checksum}))
+
+
 def test_the_collected_files_alone_give_the_same_tables_and_curves(recorded):
     for run in RUNS["DeepAll"]:
-        torch.save({"h1.weight": torch.randn(10, 32)}, paths.RUNS / run.id / "model.pt")
+        keep_weights(run, {"h1.weight": torch.randn(10, 32)})
     table, history = records.load_runs(RUNS, importance=True), records.load_history(RUNS)
     records.collect(RUNS["DeepAll"], "tiny")
     paths.RUNS.rename(recorded / "gone")
@@ -59,7 +70,7 @@ def test_the_collected_files_alone_give_the_same_tables_and_curves(recorded):
 
 def test_importance_is_read_from_the_weights(recorded):
     run, W = RUNS["DeepAll"][0], torch.randn(10, 32)
-    torch.save({"h1.weight": W}, paths.RUNS / run.id / "model.pt")
+    keep_weights(run, {"h1.weight": W})
     (row,) = records.load_runs({"DeepAll": [run]}, importance=True).to_dict("records")
     for reading in READINGS:
         assert row[f"importance_{reading}.mean"] == pytest.approx(representation_importance(W, reading).mean().item())
@@ -213,7 +224,18 @@ def test_on_stand_in_data_the_parts_are_named_and_no_difference_is_taken(recorde
     table = tables.compare(tables.summary(records.load_runs(RUNS), ["street", "print"]), paper, ["DeepAll"], columns)
     assert table["difference"].isna().all()
     assert table.set_index("column").loc["avg", "paper"] == pytest.approx((69.5 + 76.77) / 2)
-    assert "street (paper: sketch)" in tables.markdown(tables.page(table, "Method", columns))
+    text = tables.markdown(tables.page(table, "Method", columns))
+    assert "street (paper: sketch)" in text and "| paper avg |" in text
+
+
+def test_one_target_has_no_average(recorded):
+    paper = tables.published(2).set_index("method")
+    columns = tables.columns_of(paper, RUNS["DeepAll"][:2])
+    runs = records.load_runs({"DeepAll": RUNS["DeepAll"][:2]})
+    table = tables.compare(tables.summary(runs, ["street"]), paper, ["DeepAll"], columns)
+    head, line = tables.page(table, "Method", columns)
+    assert head == ["Method", "street (paper: sketch)", "95 % CI", "n", "paper"]
+    assert line[1] == "**71.0** ± 1.4 (69.5)" and line[3:] == ["2", "69.50"]
 
 
 def test_tinys_photo_is_not_mistaken_for_that_of_pacs():
@@ -270,9 +292,20 @@ def test_an_unknown_table_of_the_paper_is_refused():
         tables.published(15)
 
 
-def test_a_finding_stands_in_the_md_and_what_is_unknown_is_a_dash(workspace):
-    text = Output("tiny").save("audit_selection", [["x"], ["1"]], "Caption.", finding="a, nan and finance.")
-    assert "What we found: a, – and finance." in text.splitlines()
+@pytest.mark.parametrize(
+    ("finding", "shown"),
+    [
+        ("a, 1 and finance.", "a, 1 and finance."),
+        ("a is 1 (2; chance 3); b is nan; c is 4.", "a is 1 (2; chance 3); c is 4."),
+        ("a is 1; b is 2 (nan; chance 3).", "a is 1."),
+        ("a is +nan. B reaches 5 – 6.", None),
+        ("the range 5–10 holds.", "the range 5–10 holds."),
+    ],
+)
+def test_a_finding_stands_in_the_md_without_the_clauses_whose_number_is_unknown(finding, shown, workspace):
+    text = Output("tiny").save("audit_selection", [["x"], ["1"]], "Caption.", finding=finding)
+    found = [line for line in text.splitlines() if line.startswith("What we found: ")]
+    assert found == ([f"What we found: {shown}"] if shown else [])
 
 
 def test_a_row_of_dots_without_numbers_is_labelled_missing_or_undefined():
@@ -410,6 +443,90 @@ def test_two_processes_that_collect_at_once_lose_nothing(recorded):
     assert set(pd.read_csv(paths.DATA / "history.csv")["id"]) == {run.id for run in runs}
 
 
+BROKEN = {  # model.pt of a finished run
+    "empty": b"",
+    "text": b"no weights",
+    "a list": [1],
+    "another dict": {"a": torch.ones(2)},
+    "no tensor": {"h1.weight": None},
+    "another shape": {"h1.weight": torch.ones(3)},
+    "NaN": {"h1.weight": torch.full((10, 32), torch.nan)},
+    "an object": {"h1.weight": Path("x")},
+}
+
+
+@pytest.mark.parametrize("broken", [*BROKEN, "cut", "flipped"])
+def test_a_run_with_broken_weights_is_skipped_by_collect_and_importance(broken, recorded):
+    run = RUNS["DeepAll"][0]
+    keep_weights(run, BROKEN.get(broken, {"h1.weight": torch.randn(10, 32)}))
+    file = paths.RUNS / run.id / "model.pt"
+    whole, middle = file.read_bytes(), file.stat().st_size // 2
+    if broken == "cut":
+        file.write_bytes(whole[:middle])
+    elif broken == "flipped":
+        file.write_bytes(whole[:middle] + bytes([whole[middle] ^ 4]) + whole[middle + 1 :])
+    table = records.load_runs(RUNS, importance=True)
+    assert "model.pt" in table.attrs["skipped"][run.id] and len(table) == 3
+    with pytest.warns(UserWarning, match=f"skipped {run.id}: .*model.pt"):
+        records.collect(RUNS["DeepAll"], "tiny")
+    assert set(pd.read_csv(paths.DATA / "results.csv")["id"]) == {each.id for each in RUNS["DeepAll"][1:]}
+
+
+def test_line_ends_of_windows_change_nothing(recorded):
+    def shown():
+        return records.load_runs(RUNS)["accuracy"].tolist(), len(records.load_history(RUNS))
+
+    def as_on_windows(files):
+        for file in files:
+            file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
+
+    expected, collected = shown(), [paths.DATA / "results.csv", paths.DATA / "history.csv"]
+    records.collect(RUNS["DeepAll"], "tiny")
+    as_on_windows([*paths.RUNS.glob("*/*"), *collected])
+    assert shown() == expected
+    records.collect(RUNS["DeepAll"], "tiny")
+    assert not any(b"\r" in file.read_bytes() for file in collected)
+    as_on_windows(collected)
+    paths.RUNS.rename(recorded / "gone")
+    assert shown() == expected
+
+
+@pytest.mark.parametrize(
+    "content", [b"id,study\n\xff\xfe,tiny\n", b"id,study\n<<<<<<< HEAD\n", b"\xef\xbb\xbfid,study\nx,tiny\n"]
+)
+def test_a_collected_file_in_another_encoding_or_with_a_conflict_is_one_sentence(content, recorded):
+    (paths.DATA / "results.csv").write_bytes(content)
+    for read in (lambda: records.load_runs(RUNS), lambda: records.collect(RUNS["DeepAll"], "tiny")):
+        with pytest.raises(UserError, match=r"results\.csv, line \d, is damaged. Restore it with git checkout"):
+            read()
+
+
+@pytest.mark.parametrize("name", ["results.csv", "history.csv"])
+def test_a_disk_that_fills_while_collecting_loses_nothing(name, recorded, monkeypatch):
+    records.collect(RUNS["DeepAll"][:2], "tiny")
+    before = {file: (paths.DATA / file).read_text() for file in ("results.csv", "history.csv")}
+
+    def full(descriptor, kept=os.fsync):
+        if f"/.{name}." in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        kept(descriptor)
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"No space left on device.*; what was"):
+        patch.setattr(os, "fsync", full)
+        records.collect(RUNS["DeepAll"], "tiny")
+    assert (paths.DATA / name).read_text() == before[name] and not [*paths.DATA.glob(".*.tmp")]
+    records.collect(RUNS["DeepAll"], "tiny")
+    for file in before:
+        assert set(pd.read_csv(paths.DATA / file)["id"]) == {run.id for run in RUNS["DeepAll"]}
+
+
+def test_what_a_killed_collect_left_is_removed(recorded):
+    for name in ("results.csv", "history.csv"):
+        (paths.DATA / f".{name}.17.tmp").write_text("unfinished")
+    records.collect(RUNS["DeepAll"], "tiny")
+    assert not [*paths.DATA.glob(".*.tmp")]
+
+
 class Page(HTMLParser):
     """What a browser would run or fetch: tags, and attributes with scripts or addresses."""
 
@@ -447,42 +564,70 @@ def test_a_foreign_record_puts_no_script_into_the_page(recorded):
     assert "default-src 'none'" in html
 
 
-@pytest.mark.parametrize("browser", [next(filter(None, map(shutil.which, BROWSERS)), None)])
+def test_a_foreign_caption_puts_no_script_into_the_page(recorded):
+    """figures/<study>/*.md may be somebody else's, too."""
+    file = paths.FIGURES / "tiny" / "table01.md"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"**Table 1.** A caption. {HOSTILE.split(' ![')[0]}", encoding="utf-8")
+    html = page.page("tiny")
+    shown = Page(html)
+    assert "alert(1)" in html and not shown.tags & {"script", "iframe", "object"}
+    assert not [value for _, name, value in shown.active if name.startswith("on") or value.startswith("javascript:")]
+
+
+@pytest.fixture
+def browser(tmp_path):
+    """The title that a page has after Chromium has run what it runs."""
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip(f"none of {', '.join(BROWSERS)} is installed (apt-get install chromium)")
+    offline = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic"]
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", *offline]
+
+    def title(html):
+        file = tmp_path / "page.html"
+        file.write_text(html, encoding="utf-8")
+        command = [program, *flags, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", file.as_uri()]
+        dom = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
+        return re.search("<title>(.*)</title>", dom)[1]
+
+    return title
+
+
 def test_chromium_runs_no_script_of_a_foreign_record(browser, recorded):
-    if browser is None:
-        pytest.skip("there is no Chromium on this machine")
-    run = RUNS["DeepAll"][0]
-    file = paths.RUNS / run.id / "config.json"
-    hostile = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "sampling": hostile}))
+    hostile = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">"
+    assert browser(f"<title>CIRL</title>{hostile}") == "ran"  # it would
+    for i, name in enumerate(("sampling", "provenance")):
+        file = paths.RUNS / RUNS["DeepAll"][i].id / "config.json"
+        config = json.loads(file.read_text())
+        file.write_text(json.dumps({**config, name: hostile if i == 0 else {**config[name], "commit": hostile}}))
     Output("tiny").save("table01", [["a"], ["1"]], "A caption.", records.load_runs(RUNS))
-    place = recorded / "report.html"
-    place.write_text(page.page("tiny"), encoding="utf-8")
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", place.as_uri()]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
-    assert "<title>CIRL" in dom and "<title>run" not in dom
+    html = page.page("tiny")
+    assert html.count("document.title=") >= 2  # the reason and the commit are shown, as text
+    policy = re.search("<meta http-equiv.*>", html)[0]
+    for each in (html, html.replace(policy, "")):  # nor would it without the page's own policy
+        assert browser(each).startswith("CIRL: figures and tables")
 
 
 def test_files_are_utf8_in_any_locale(recorded):
     line = (
         "from cirl.show import page; from cirl.show.save import Output; from cirl.study import records;"
         "from cirl import paths; from cirl.run.files import write;"
-        "Output('tiny').save('audit_recipe', [['κ'], ['±']], 'é', finding='– τ.');"
+        "Output('tiny').save('audit_recipe', [['κ'], ['±']], 'é', finding='±τ.');"
         "write(paths.ROOT / 'report.html', page.page('tiny'))"
     )
     plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "utf-8"}
     (recorded / "script.py").write_text(line.replace(";", "\n").replace("\n ", "\n"), encoding="utf-8")
     subprocess.run([sys.executable, str(recorded / "script.py")], env=plain, check=True)
-    assert "– τ." in (paths.FIGURES / "tiny" / "audit_recipe.md").read_text(encoding="utf-8")
+    assert "±τ." in (paths.FIGURES / "tiny" / "audit_recipe.md").read_text(encoding="utf-8")
     assert "κ" in (recorded / "report.html").read_text(encoding="utf-8")
 
 
 def verdict(differences, **more):
     """The verdict on `a` above `b`, given paired differences by target and seed."""
     cells = [{"row": row, "target": "t", "seed": seed} for row in "ab" for seed in range(len(differences))]
-    values = pd.DataFrame(cells, columns=["row", "target", "seed"]).assign(
-        accuracy=[*differences, *[0.0] * len(differences)]
-    )
+    values = pd.DataFrame(cells, columns=["row", "target", "seed"])
+    values[more.get("value", "accuracy")] = [*differences, *[0.0] * len(differences)]
     return claims.judge(claims.Claim("table05", "a is above b", "a", "b", **more), values)
 
 
@@ -508,7 +653,7 @@ def test_the_interval_of_a_claim_is_students_over_pairs():
     found = verdict([1.0, 2.0, 3.0])
     half = 4.3027 / np.sqrt(3)
     assert (found.mean, found.low, found.high) == pytest.approx((2, 2 - half, 2 + half), abs=1e-3)
-    assert "+2 [-0.484, +4.48], n = 3" in str(found)
+    assert "+2.0 [-0.5, +4.5], n = 3" in str(found)
 
 
 def test_a_claim_pairs_what_both_rows_have_and_averages_groups_of_rows():
@@ -537,26 +682,61 @@ def test_one_comparison_under_several_items_is_one_claim():
 
 
 def test_the_page_opens_with_the_scoreboard_and_follows_the_paper(recorded):
+    for stem in catalog.ITEMS:
+        if catalog.has("tiny", stem) and stem not in ("audit_tau", "claims"):
+            Output("tiny").save(stem, [["a"], ["1"]], "A caption.")
     html = page.page("tiny")
-    sections = re.findall(r'<section id="(\w+)">', html)
+    *sections, last = re.findall(r'<section id="(\w+)">', html)
+    assert last == "waiting" and '<li id="audit_tau">Audit: weight of Eq. 10: no records</li>' in html
     assert sections[0] == "claims" and len(sections) == len(set(sections))
     paper = [stem for stem in sections if stem.startswith(("figure", "table"))]
     assert paper == [
         stem for stem in catalog.ITEMS if stem.startswith(("figure", "table")) and catalog.has("tiny", stem)
     ]
     assert sections[1:][: len(paper)] == paper and sections[-1] == "benchmark"
-    assert re.findall(r'<a href="#(\w+)">', html) == sections
+    assert re.findall(r'<a href="#(\w+)">', html) == [*sections, last]
     expected = {run for stem in catalog.ITEMS for run in catalog.expected(stem, "tiny")}
     assert f"{len(expected & {*RUNS['DeepAll']})} of {len(expected)} runs" in html
 
 
 def test_rows_without_our_numbers_are_dimmed_and_missing_runs_folded(recorded):
     rows = {**RUNS, "CIRL": [Run(method="cirl")]}
-    lines = [["Method", "street"], ["DeepAll", "**71.0**"], ["FACT", "– (81.0)"]]
+    lines = [["Method", "print", "street", "paper avg"], ["DeepAll", "–", "**71.0**", "–"]]
+    lines += [["FACT", "– (70.0)", "– (81.0)", "75.5"]]
     Output("tiny").save("table05", lines, "A caption.", records.load_runs(rows))
     html = page.page("tiny")
     assert re.search(r'<tr class="dim">\s*<td[^>]*>FACT', html) and not re.search(r'class="dim">\s*<td[^>]*>Deep', html)
     assert "<summary>Missing runs (1)</summary>" in html and "Missing runs: " not in html
+
+
+def test_a_claim_without_runs_is_folded_on_the_page(recorded):
+    for run in catalog.expected("table01", "tiny"):
+        if run.method in ("deepall", "cirl"):
+            record(run, 70 + 5 * (run.method == "cirl") + run.seed)
+    shown, folded = page.page("tiny").split("<details>")[:2]
+    assert "CIRL is above DeepAll on tiny" in shown and "CIRL is above FACT on tiny" not in shown
+    assert "CIRL is above FACT on tiny" in folded and "CIRL is above DeepAll on tiny" not in folded
+
+
+def test_the_counts_are_a_sentence():
+    found = [verdict([1.0, 2.0, 3.0, 2.0]), verdict([]), verdict([1.0, -1.0]), verdict([1.0, 2.0], control=True)]
+    assert claims.counts(found) == (
+        "Of the paper's 3 claims 1 holds, 0 are refuted and 2 are undecided, 1 of these for want of runs"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "differences", "text"),
+    [
+        ("accuracy", [9.0, 9.4], "+9.2 [+6.7, +11.7]"),
+        ("accuracy", [0.02], "+0.0"),
+        ("distance", [0.1, 0.12], "+0.110 [-0.017, +0.237]"),
+        ("independence", [-782.4], "-782"),
+        ("accuracy", [], "–"),
+    ],
+)
+def test_an_interval_has_the_digits_of_its_measure(value, differences, text):
+    assert verdict(differences, value=value).interval == text
 
 
 def test_the_page_over_all_studies_takes_each_item_from_the_most_real_study_with_records(recorded):
@@ -568,6 +748,9 @@ def test_the_page_over_all_studies_takes_each_item_from_the_most_real_study_with
     assert page.most_real("table02") == "paper"  # the only study that has it
     Output("digits").save("table01", [["a"], ["1"]], "A caption.")
     html = page.page()
-    assert "No records." in html and "From the study digits." in html
-    assert "<h2>Table 1</h2>" in html and "Table 5, stand-in on digits_dg</h2>" in html
+    assert "Table 2: no records" in html and "From the study digits." in html
+    assert "<h2>Table 1</h2>" in html and "Table 5, stand-in on digits_dg: not rendered yet" in html
+    Output("tiny").save("figure3", plt.figure(), "A caption.")  # its run is recorded, but other studies did not draw it
+    record(catalog.expected("figure3", "tiny")[0], 80)
+    assert page.most_real("figure3") == "tiny"
     assert "CIRL is above DeepAll on Digits-DG (convnet)" in html

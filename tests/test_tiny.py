@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from cirl.data import tiny
+from cirl.data import layouts, tiny
 
 table = tiny.table()
 
@@ -10,6 +10,12 @@ def test_every_domain_has_the_same_number_of_images_of_each_digit_and_split():
     counts = table.groupby(["domain", "label", "split"]).size().unstack()
     assert len(counts) == 40
     assert (counts["val"] == tiny.VAL).all() and (counts["train"] == tiny.PER_CLASS - tiny.VAL).all()
+
+
+def test_the_index_lists_the_same_images_without_drawing_them():
+    index = layouts.index("tiny")
+    assert index.equals(table[["path", "label", "domain", "split"]])
+    assert index.attrs["classes"] == [str(digit) for digit in range(10)]
 
 
 def test_no_shape_is_both_in_train_and_in_validation():

@@ -2,9 +2,9 @@
 
 Each `*_ways` is a dict from the name of an implementation to a zero-argument callable; `compare` takes the time."""
 
+import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -28,6 +28,10 @@ from cirl.methods.base import parameters_of
 from cirl.methods.cirl import CIRL
 from cirl.methods.table import METHOD_NAMES
 from cirl.run.config import Run, settings
+
+# glibc maps every block of 128 KB or more by itself and returns it when it is freed, so that resident memory is what is
+# allocated. Otherwise it depends on how the heap is fragmented, and the Makefile's settings keep all that is freed.
+EXACT_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_MMAP_MAX_": None, "MALLOC_TRIM_THRESHOLD_": None}
 
 
 def compare(ways: dict[str, Callable[[], object]], repetitions: int) -> pd.DataFrame:
@@ -117,32 +121,41 @@ def growth_ways() -> dict[str, Callable[[], object]]:
 
 
 def mask_memory(B: int, N: int, k: int) -> dict[str, float]:
-    """Peak memory that a mask and its gradient add, in MB, by implementation; a fresh process each."""
-    line = "from cirl.analysis import bench; print(bench.peak_of_mask({!r}, {}, {}, {}))"
-    peaks = {}
-    for way in mask_ways(2, 2, 1):
-        command = [sys.executable, "-c", line.format(way, B, N, k)]
-        peaks[way] = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return peaks
+    """Peak memory that a mask and its gradient allocate, in MB, by implementation."""
+    return {way: float(in_fresh_process("peak_of_mask", way, B, N, k, **EXACT_MALLOC)) for way in mask_ways(2, 2, 1)}
 
 
 def peak_of_mask(way: str, B: int, N: int, k: int) -> float:
-    """Peak memory that one implementation adds in this process, in MB."""
+    """Peak memory that a mask and its gradient add to this process, in MB."""
     torch.set_num_threads(1)
-    mask_ways(2, 2, 1)[way]()  # warm up
-    do, process, peak, over = mask_ways(B, N, k)[way], psutil.Process(), [0], threading.Event()
-    before = process.memory_info().rss
+    mask_ways(2, 2, 1)[way]()  # loads what it needs
+    return peak_of(mask_ways(B, N, k)[way])
 
-    def watch():
-        while not over.wait(0.001):
-            peak[0] = max(peak[0], process.memory_info().rss)
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
+def peak_of(do: Callable[[], object]) -> float:
+    """Peak memory that a call adds to this process, in MB. Exact only where the process was never larger before."""
+    before = psutil.Process().memory_info().rss
     do()
-    over.set()
-    watcher.join()
-    return (peak[0] - before) / 1e6
+    return (_highest_resident() - before) / 1e6
+
+
+def _highest_resident():
+    """The most that this process ever occupied, in bytes."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:  # macOS, in bytes there. On Linux this number would include the parent's
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+
+
+def in_fresh_process(function: str, *arguments: object, **variables: str | None) -> str:
+    """What a function of this module returns in a new process, as text; a variable that is None is unset there."""
+    environment = {name: value for name, value in {**os.environ, **variables}.items() if value is not None}
+    line = f"from cirl.analysis import bench; print(bench.{function}(*{arguments!r}))"
+    command = [sys.executable, "-c", line]
+    return subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def mix_ways(count: int, size: int) -> dict[str, Callable[[], object]]:

@@ -25,9 +25,11 @@ def structural_causal_model(ax: Axes) -> None:
     for start, end in (("S", "Y"), ("S", "X"), ("U", "X")):
         _arrow(ax, places[start], places[end], 30)
     (x, low), (_, high) = places["X"], places["Y"]
-    ax.plot((x, x), (low + 0.16, high - 0.16), color="#888888", lw=1.8, ls=(0, (4, 3)))  # heads apart: dashes fray them
-    for tail, head in ((high - 0.17, high - 0.105), (low + 0.17, low + 0.105)):
-        _arrow(ax, (x, tail), (x, head), 0, color="#888888")
+    dashes = np.linspace(low + 0.134, high - 0.134, 14).reshape(-1, 2)  # one by one: a dashed line frays its heads
+    for start, end in dashes[1:-1]:
+        ax.plot((x, x), (start, end), color="#888888", lw=1.8, solid_capstyle="butt")
+    for end, start in (dashes[0], dashes[-1][::-1]):
+        _arrow(ax, (x, start), (x, end), 0, color="#888888", lw=1.8)
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     ax.axis("off")
 
@@ -64,7 +66,7 @@ def framework(pictures: dict[str, np.ndarray]) -> Figure:
 
     pictures: x_o, x_prime, x_a, A_o, A_prime, P (images); r_o, r_a, m (vectors); C (matrix)."""
     width, height = 15.6, 4.75
-    figure = plt.figure(figsize=(width, height))
+    figure = plt.figure(figsize=(0.76 * width, 0.76 * height))  # in inches, so that type is large beside the tiles
     canvas = figure.add_axes((0, 0, 1, 1))
     canvas.set(xlim=(0, width), ylim=(0, height))
     canvas.axis("off")
@@ -77,7 +79,7 @@ def framework(pictures: dict[str, np.ndarray]) -> Figure:
             boxstyle="round,pad=0.02,rounding_size=0.15", fc="none", ec=color, lw=1.5, ls=(0, (5, 3))
         )
         canvas.add_patch(FancyBboxPatch((left, 0.15), wide, 4.1, **frame))
-        canvas.text(left + wide / 2, 4.4, name, ha="center", fontsize=13, color=color)
+        canvas.text(left + wide / 2, 4.4, name, ha="center", fontsize=11, color=color)
     _intervention(canvas, pictures)
     _generator(canvas)
     _factorization(canvas, pictures)
@@ -89,24 +91,19 @@ def _intervention(canvas, pictures):
     for name, word, x, y, size in (
         ("x_o", "original $x^o$", 0.3, 3.0, 0.9),
         ("x_prime", "partner $x'$", 0.3, 0.45, 0.9),
-        ("P", r"phase $\mathcal{P}(x^o)$", 1.85, 2.2, 0.6),
-        ("A_o", r"amplitude $\mathcal{A}(x^o)$", 1.85, 1.35, 0.6),
-        ("A_prime", r"amplitude $\mathcal{A}(x')$", 1.85, 0.45, 0.6),
+        ("P", r"phase $\mathcal{P}$", 1.85, 2.28, 0.6),
+        ("A_o", r"amplitude $\mathcal{A}$", 1.85, 1.35, 0.6),
+        ("A_prime", r"amplitude $\mathcal{A}'$", 1.85, 0.45, 0.6),
         ("x_a", "augmented $x^a$", 3.25, 1.2, 0.9),
     ):
         _picture(canvas, pictures[name], word, (x, y, size, size))
-    _arrow(canvas, (0.95, 3.0), (1.85, 2.55))
-    _arrow(canvas, (0.6, 3.0), (1.85, 1.7))
+    _arrow(canvas, (0.95, 3.0), (1.85, 2.6))
+    _arrow(canvas, (0.5, 3.0), (1.85, 1.6))
     _arrow(canvas, (1.2, 0.75), (1.85, 0.75))
-    for start in ((2.45, 2.5), (2.45, 1.65), (2.45, 0.75)):
+    for start in ((2.45, 2.55), (2.45, 1.65), (2.45, 0.75)):
         _arrow(canvas, start, (3.25, 1.65))
-    canvas.text(
-        3.42,
-        0.72,
-        r"$\hat{\mathcal{A}} = (1-\lambda)\mathcal{A}(x^o) + \lambda\mathcal{A}(x')$",
-        ha="center",
-        fontsize=9.5,
-    )
+    mixed = r"$\hat{\mathcal{A}} = (1-\lambda)\mathcal{A} + \lambda\mathcal{A}'$"
+    canvas.text(4.33, 0.5, mixed, ha="right", fontsize=9.5)
 
 
 def _generator(canvas):
@@ -121,8 +118,8 @@ def _factorization(canvas, pictures):
     _picture(canvas, pictures["r_o"][None], "$r^o$", (6.35, 3.2, 1.0, 0.28), **STRIP)
     _picture(canvas, pictures["r_a"][None], "$r^a$", (6.35, 0.75, 1.0, 0.28), below=True, **STRIP)
     _picture(canvas, pictures["C"], "", (7.5, 1.6, 1.25, 1.25), cmap="magma", vmin=0, vmax=1)
-    canvas.text(8.12, 2.92, "$|C|$ of a batch", ha="center", fontsize=10)
-    canvas.text(8.02, 1.22, r"$\mathcal{L}_{Fac} = \frac{1}{2}\|C - I\|_F^2$", ha="center", fontsize=11)
+    canvas.text(8.12, 2.92, "$|C|$ of a batch", ha="center", fontsize=9.5)
+    canvas.text(8.02, 1.22, r"$\mathcal{L}_{Fac} = \frac{1}{2}\|C - I\|_F^2$", ha="center", fontsize=10)
     _arrow(canvas, (6.85, 3.2), (7.5, 2.5))
     _arrow(canvas, (6.85, 1.03), (7.5, 1.95))
 
@@ -145,7 +142,7 @@ def _mask(canvas, pictures):
         _picture(canvas, vector[None], "", (11.9, y_mask, 0.9, 0.28), **mask)
         canvas.text(12.88, y_mask + 0.14, f"${word}$", va="center", fontsize=12)
         _arrow(canvas, (11.6, 2.19), (11.9, y_mask + 0.14), color=CAUSAL)
-        canvas.text(12.35, middle, "$\\odot$", ha="center", va="center", fontsize=18)
+        canvas.text(12.35, middle, "$\\odot$", ha="center", va="center", fontsize=15)
         _arrow(canvas, (12.35, y_mask + 0.28 * top), (12.35, middle + (-0.14 if top else 0.14)), 0, color=CAUSAL)
         start = (10.1, 2.35 if top else 2.03)
         bend = f"angle,angleA={90 if top else -90},angleB=0,rad=0"
@@ -158,33 +155,32 @@ def _mask(canvas, pictures):
         _arrow(canvas, (14.5, middle), (14.75, middle), 0)
         canvas.text(14.8, middle, loss, va="center", fontsize=13)
     generators = r"$\hat g, \hat h_1, \hat h_2$: min $\mathcal{L}^{sup} + \mathcal{L}^{inf} + \tau \mathcal{L}_{Fac}$"
-    canvas.text(15.4, 2.3, generators, ha="right", fontsize=9.5)
-    canvas.text(
-        15.4, 1.95, r"$\hat w$: min $\mathcal{L}^{sup} - \mathcal{L}^{inf}$", ha="right", fontsize=9.5, color=CAUSAL
-    )
+    canvas.text(15.42, 2.26, generators, ha="right", fontsize=9)
+    masker = r"$\hat w$: min $\mathcal{L}^{sup} - \mathcal{L}^{inf}$"
+    canvas.text(15.42, 1.93, masker, ha="right", fontsize=9, color=CAUSAL)
 
 
 def _picture(canvas, image, word, box, below=False, **shown):
     """An image in a box (x, y, width, height) of the canvas, with a label above or below it."""
     x, y, width, height = box
-    size = canvas.figure.get_size_inches()
-    ax = canvas.figure.add_axes((x / size[0], y / size[1], width / size[0], height / size[1]))
+    wide, high = canvas.get_xlim()[1], canvas.get_ylim()[1]
+    ax = canvas.figure.add_axes((x / wide, y / high, width / wide, height / high))
     ax.imshow(image, **shown)
     ax.set(xticks=[], yticks=[])
     for side in ax.spines.values():
         side.set_visible(True)
-    place, align = (y - 0.06, "top") if below else (y + height + 0.06, "bottom")
-    canvas.text(x + width / 2, place, word, ha="center", va=align, fontsize=10)
+    place, align = (y - 0.13, "top") if below else (y + height + 0.06, "bottom")
+    canvas.text(x + width / 2, place, word, ha="center", va=align, fontsize=9.5)
 
 
 def _box(canvas, x, y, width, height, word, color=INK):
     look: dict[str, Any] = dict(boxstyle="round,pad=0,rounding_size=0.1", fc="#F4F4F4", ec=color, lw=1.6)
     canvas.add_patch(FancyBboxPatch((x, y), width, height, **look))
-    canvas.text(x + width / 2, y + height / 2, word, ha="center", va="center", fontsize=12, color=color)
+    canvas.text(x + width / 2, y + height / 2, word, ha="center", va="center", fontsize=10.5, color=color)
 
 
 def _arrow(ax, start, end, shrink=2, **more):
     style: dict[str, Any] = (
-        dict(arrowstyle="-|>", mutation_scale=14, lw=1.6, color=INK, zorder=5, capstyle="butt") | more
+        dict(arrowstyle="-|>", mutation_scale=12, lw=1.5, color=INK, zorder=5, capstyle="butt") | more
     )
     ax.add_patch(FancyArrowPatch(start, end, shrinkA=shrink, shrinkB=shrink, **style))

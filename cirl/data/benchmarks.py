@@ -1,7 +1,9 @@
-"""The four benchmarks: what they are, their terms of use, their sources and their numbers of images."""
+"""The four benchmarks: what they are, their terms of use, their sources and their numbers of images; those of tiny."""
 
 from dataclasses import dataclass, field
 
+PER_CLASS = 86  # images of tiny per class and domain, of which VAL are for validation
+VAL = 16
 DRIVE = "https://drive.google.com/uc?id="
 DOMAINNET = "http://csr.bu.edu/ftp/visda/2019/multi-source/"
 

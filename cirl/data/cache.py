@@ -23,7 +23,6 @@ from PIL import Image, ImageOps
 from tqdm.auto import tqdm
 
 from cirl import paths
-from cirl.data import tiny
 from cirl.data.layouts import root
 from cirl.errors import UserError, reason
 from cirl.run.files import read_json, write
@@ -106,7 +105,7 @@ def _stem(dataset):
 def _digest(dataset, table, size):
     """Changes with the files: a hash of their names, sizes and times, or of the rendering code of `tiny`."""
     if dataset == "tiny":
-        what = Path(tiny.__file__).read_bytes()
+        what = Path(__file__).with_name("tiny.py").read_bytes() + "".join(table["path"]).encode()
     else:
         folder = root(dataset)
         stats = [(path, _stat(folder / path)) for path in table["path"]]
@@ -148,7 +147,7 @@ def _decode_all(dataset, table, size, file):
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(table), size, size, 3)}
     for leftover in file.parent.glob(f"{file.stem}.*.tmp"):  # of a process that was killed while writing
         leftover.unlink(missing_ok=True)
-    rows = list(table.itertuples(index=False))
+    rows = _rows(dataset, table)
     digest = hashlib.sha256()
     progress = tqdm(total=len(rows), desc=f"decoding {dataset}", unit="image", leave=False, disable=None)
     try:
@@ -166,8 +165,19 @@ def _decode_all(dataset, table, size, file):
         unfinished.unlink(missing_ok=True)
 
 
+def _rows(dataset, table):
+    """The rows with all that `_image` needs of them."""
+    if dataset == "tiny":
+        from cirl.data import tiny  # late: it takes seconds, and most runs find the images in the cache
+
+        table = tiny.table()
+    return list(table.itertuples(index=False))
+
+
 def _image(dataset, row, size):
     if dataset == "tiny":
+        from cirl.data import tiny
+
         return resized(Image.fromarray(tiny.render(row.shape, row.style)), size)
     return decode(root(dataset) / row.path, size, upright=_is_own(dataset))
 

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from cirl import paths
-from cirl.data import tiny
+from cirl.data.benchmarks import PER_CLASS, VAL
 from cirl.errors import UserError
 from cirl.run.config import settings
 
@@ -32,12 +32,24 @@ INSIDE = ("", "images", "kfold")  # where toolkits unpack the domains
 def index(dataset: str) -> pd.DataFrame:
     """The index of a data set; raises UserError naming what is missing."""
     if dataset == "tiny":
-        table = tiny.table()
-        table.attrs["classes"] = [str(digit) for digit in range(10)]
-        return table
+        return embedded()
     folder, domains = root(dataset), settings(dataset).domains
     places = domain_folders(folder, domains, exact=dataset.startswith("folder:"))
     return LAYOUTS.get(dataset, by_folders)(folder, places)
+
+
+def embedded() -> pd.DataFrame:
+    """The rows of `tiny.table` without shape and style. To draw those takes scikit-learn, which is slow to import."""
+    rows = [
+        (f"{domain}/{split}/{digit}/{i:03d}", digit, domain, split)
+        for domain in settings("tiny").domains
+        for split, count in (("train", PER_CLASS - VAL), ("val", VAL))
+        for digit in range(10)
+        for i in range(count)
+    ]
+    table = pd.DataFrame(rows, columns=["path", "label", "domain", "split"])
+    table.attrs["classes"] = [str(digit) for digit in range(10)]
+    return table
 
 
 def root(dataset: str) -> Path:

@@ -20,10 +20,10 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy import ndimage
 from sklearn import datasets
 
+from cirl.data.benchmarks import PER_CLASS, VAL
+
 SIZE = 32
 DOMAINS = ("plain", "photo", "street", "print")
-PER_CLASS = 86  # images per class and domain, of which VAL are for validation
-VAL = 16
 FONTS = (
     *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique"),
     *("DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic"),

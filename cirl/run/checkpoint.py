@@ -137,9 +137,9 @@ def _remove(files):
 
 
 def _config(run):
-    """config.json; empty if there is none."""
+    """config.json; empty if there is none, or if the folder may not be read: then it cannot be locked."""
     file = folder(run) / "config.json"
-    return read_json(file) if file.exists() else {}
+    return read_json(file) if os.path.exists(file) else {}
 
 
 def _recorded(run):
@@ -325,7 +325,10 @@ def trained_method(run: Run, classes: int, file: Path, weights: dict) -> Method:
 def read_weights(place: Path) -> dict:
     """model.pt in a folder, checked against the checksum in metrics.json if there is one."""
     file, metrics_file = place / "model.pt", place / "metrics.json"
-    content = file.read_bytes() if file.exists() else b""
+    try:
+        content = file.read_bytes() if file.exists() else b""
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({reason(error)}).") from None
     expected = read_json(metrics_file).get("model_sha256") if metrics_file.exists() else None
     if not content or (expected and hashlib.sha256(content).hexdigest() != expected):
         raise UserError(f"{file} is missing or damaged; delete the folder {file.parent} to train the run again.")

@@ -60,6 +60,8 @@ def read_json(path: Path) -> dict:
     """A JSON object; a UserError if the file holds anything else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({reason(error)}).") from None
     except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", 1)
         said = reason(error) if isinstance(error, ValueError) else "nested too deeply"

@@ -1,5 +1,6 @@
 """Where a run's files are, and whether a config.json matches a run. Does not import torch."""
 
+import os
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -18,8 +19,8 @@ def folder(run: Run) -> Path:
 
 
 def is_finished(run: Run) -> bool:
-    """Whether the run's last file exists."""
-    return (folder(run) / "metrics.json").exists()
+    """Whether the run's last file exists; False if the folder may not be read."""
+    return os.path.exists(folder(run) / "metrics.json")
 
 
 def other_fields(run: Run, config: dict) -> list[str]:
@@ -54,7 +55,7 @@ def locate(place: str | Path) -> Path:
     path = Path(place).expanduser()
     path = path.parent if path.name == "model.pt" else path
     for folder in (path, paths.RUNS / path):
-        if (folder / "config.json").is_file():
+        if os.path.isfile(folder / "config.json"):  # False also if the folder may not be read
             return folder
     raise UserError(
         f"{str(place)!r} is not a run: there is no config.json in {path}, and no run with this id in {paths.RUNS}."

@@ -34,6 +34,7 @@ def use(threads: int | str, workers: int | str | None, device: str) -> tuple[str
     `auto` is the GPU if there is one. `None` means no workers on a CPU and up to 8 with a GPU."""
     import torch
 
+    _skip_compiler()
     torch.set_num_threads(_count("threads", threads, least=1))
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "auto":
@@ -45,6 +46,25 @@ def use(threads: int | str, workers: int | str | None, device: str) -> tuple[str
     if workers is None:
         return device, 0 if device == "cpu" else min(8, os.cpu_count() or 1)
     return device, _count("workers", workers, least=0)
+
+
+def _skip_compiler():
+    """Let an optimizer move without torch's compiler, which takes as long to import as torch itself.
+
+    torch imports it at the first optimizer, only to mark there where a compiled graph would end. Optimizers are never
+    compiled here (`compile` is of the encoder), so what torch has wrapped is used as it is: the same step."""
+    import torch
+    from torch.optim import SGD, Optimizer
+
+    if "torch._dynamo" in sys.modules or hasattr(SGD.step, "hooked"):  # imported already, or the first one was made
+        return
+    setattr(SGD, "step", torch.no_grad()(_unwrapped(SGD.step)))  # noqa: B010 (mypy forbids to assign a method)
+    for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
+        setattr(Optimizer, name, _unwrapped(getattr(Optimizer, name)))
+
+
+def _unwrapped(function):
+    return getattr(function, "__wrapped__", function)
 
 
 def _count(name, value, least):

@@ -18,6 +18,7 @@ from cirl.study import catalog, records
 from cirl.study.studies import study as study_of
 
 _BOTH = "CIRL", "DeepAll"
+POINTS = ("accuracy", "inferior half")  # values in per cent; others are shares or degrees
 MARKS = {"holds": "✓", "refuted": "✗", "undecided": "?"}
 
 
@@ -62,9 +63,10 @@ class Verdict:
         """The mean difference with its interval."""
         if not self.n:
             return UNKNOWN
-        if math.isnan(self.low):
-            return f"{self.mean:+.3g}"
-        return f"{self.mean:+.3g} [{self.low:+.3g}, {self.high:+.3g}]"
+        known = [value for value in (self.mean, self.low, self.high) if not math.isnan(value)]
+        digits = 1 if self.claim.value in POINTS else 3 if max(map(abs, known)) < 1 else 0
+        mean, *ends = (f"{value:+.{digits}f}" for value in known)
+        return f"{mean} [{', '.join(ends)}]" if ends else mean
 
     def __str__(self) -> str:
         return f"{MARKS[self.word]} {self.word}: {self.claim.text}: {self.interval}, n = {self.n}"
@@ -102,12 +104,12 @@ def verdicts(study: str, item: str | None = None) -> list[Verdict]:
 
 
 def scoreboard(found: list[Verdict]) -> list[list[str]]:
-    """Verdicts as a table: claim, where it is made, difference with interval, n, verdict."""
-    lines = [["Claim", "Where", "Paired difference [95 % interval]", "n", "Verdict"]]
+    """Verdicts as a table: verdict, claim, difference with interval, n, where it is made."""
+    lines = [["Verdict", "Claim", "Paired difference [95 % interval]", "n", "Where"]]
     for verdict in sorted(found, key=lambda verdict: verdict.claim.control):
         where = ", ".join(catalog.ITEMS[item].title for item in verdict.items)
         text = verdict.claim.text + (" (control)" if verdict.claim.control else "")
-        lines.append([text, where, verdict.interval, str(verdict.n), f"{MARKS[verdict.word]} {verdict.word}"])
+        lines.append([f"{MARKS[verdict.word]} {verdict.word}", text, verdict.interval, str(verdict.n), where])
     return lines
 
 
@@ -119,9 +121,18 @@ def frame(found: list[Verdict]) -> pd.DataFrame:
 
 
 def counts(found: list[Verdict]) -> str:
-    """`5 hold, 1 is refuted, 3 are undecided`, of the paper's claims."""
-    words = [verdict.word for verdict in found if not verdict.claim.control]
-    return ", ".join(f"{words.count(word)} {word}" for word in MARKS) + f" of {len(words)} claims of the paper"
+    """`Of the paper's 9 claims 5 hold, 1 is refuted and 3 are undecided, 2 of these for want of runs`."""
+    ours = [verdict for verdict in found if not verdict.claim.control]
+    words = [verdict.word for verdict in ours]
+    holds, refuted, undecided = (words.count(word) for word in MARKS)
+    text = f"Of the paper's {len(ours)} claims {holds} {'holds' if holds == 1 else 'hold'}, "
+    text += f"{refuted} {_are(refuted)} refuted and {undecided} {_are(undecided)} undecided"
+    without = sum(not verdict.n for verdict in ours)
+    return text + (f", {without} of these for want of runs" if without else "")
+
+
+def _are(count):
+    return "is" if count == 1 else "are"
 
 
 def _side(values, rows, value):

@@ -22,45 +22,56 @@ GROUPS = {"The paper": ("figure", "table"), "Beyond the paper": ("methods", "cur
 _FROM_MARKDOWN = mistune.create_markdown(plugins=["table"])  # html in the text is escaped
 
 
+SCALE = 0.72  # pixels of the page per pixel of a png (150 a inch): type in figures is as large as in the text
+WIDE = 700  # a figure wider than this scrolls on a small screen instead of shrinking
+
+
 @dataclass(frozen=True)
 class Section:
     """An item on the page."""
 
     stem: str
     title: str
+    short: str  # in the navigation
     study: str  # named if the page is over all studies
     image: str  # png, base64
+    width: int  # at which it is shown
     text: Markup
     missing: list[str]
 
 
 def page(study: str | None = None) -> str:
     """The html of a study's report, or of the report that shows each item from the most real study with records."""
-    chosen = {stem: study or most_real(stem) for stem in catalog.ITEMS}
-    chosen = {stem: name for stem, name in chosen.items() if name and catalog.has(name, stem) and stem != "claims"}
-    found = [verdict for name in dict.fromkeys(chosen.values()) for verdict in _verdicts(name, chosen)]
+    studied = ((stem, study or most_real(stem)) for stem in catalog.ITEMS if stem != "claims")
+    chosen = {stem: name for stem, name in studied if name and catalog.has(name, stem)}
+    drawn = {stem: name for stem, name in chosen.items() if _is_drawn(stem, name)}
     groups: dict[str, list[Section]] = {}
-    for stem, name in chosen.items():
+    for stem, name in drawn.items():
         groups.setdefault(_group(stem), []).append(_section(stem, name, study is None))
-    return (
-        Environment(autoescape=True, trim_blocks=False)
-        .from_string(_template())
-        .render(
-            title=f"CIRL: figures and tables of the study {study}" if study else "CIRL: figures and tables",
-            about=f"{studies.study(study).label.replace('`', '')}." if study else _about(chosen),
-            provenance=_provenance(chosen),
-            score=claims.counts(found).capitalize(),
-            scoreboard=_html(tables.markdown(claims.scoreboard(found))),
-            groups=groups,
-        )
+    found = [verdict for name in dict.fromkeys(chosen.values()) for verdict in _verdicts(name, chosen)]
+    shown = dict(
+        title=f"CIRL: figures and tables of the study {study}" if study else "CIRL: figures and tables",
+        about=_about([study] if study else drawn.values()),
+        provenance=_provenance(chosen),
+        score=claims.counts(found),
+        scoreboard=_scoreboard([verdict for verdict in found if verdict.n]),
+        without_runs=_scoreboard([verdict for verdict in found if not verdict.n]),
+        groups=groups,
+        waiting=[
+            (stem, catalog.title(stem, name), _why(stem, name)) for stem, name in chosen.items() if stem not in drawn
+        ],
+        wide=WIDE,
     )
+    return Environment(autoescape=True, trim_blocks=False).from_string(_template()).render(shown)
 
 
 def most_real(stem: str) -> str | None:
     """The most real study that has half of an item's runs recorded, otherwise the one with the largest share.
 
-    A drawing without runs is taken from the embedded data."""
+    Only studies that have drawn the item count, if there are any. A drawing without runs is taken from the embedded
+    data."""
     having = [name for name in MOST_REAL if catalog.has(name, stem)]
+    having = [name for name in having if _is_drawn(stem, name)] or having
     if catalog.ITEMS[stem].rows is None:
         return having[-1] if having else None
     runs = {name: {run.id for run in catalog.expected(stem, name)} for name in having}
@@ -84,42 +95,73 @@ def _verdicts(name, chosen):
     return [verdict for verdict in claims.verdicts(name) if any(chosen.get(item) == name for item in verdict.items)]
 
 
+def _is_drawn(stem, name):
+    return (paths.FIGURES / name / f"{stem}.md").exists()
+
+
+def _why(stem, name):
+    """Why an item is not on the page."""
+    ids = {run.id for run in catalog.expected(stem, name)}
+    return "no records" if ids and not records.recorded(ids) else "not rendered yet"
+
+
 def _section(stem, name, named):
     title, place = catalog.title(stem, name), paths.FIGURES / name
-    file = place / f"{stem}.md"
-    if not file.exists():
-        ids = {run.id for run in catalog.expected(stem, name)}
-        why = "No records." if ids and not records.recorded(ids) else "Not rendered yet."
-        return Section(stem, title, "", "", Markup(f"<p>{why}</p>"), [])
-    text = file.read_text(encoding="utf-8")
+    text = (place / f"{stem}.md").read_text(encoding="utf-8")
     missing = re.search(r"^Missing runs: (.*)$", text, re.M)
     text = text.replace(missing[0], "") if missing else text
     runs = re.findall(r"`([^`]+)`", missing[1]) if missing else []
-    return Section(stem, title, name if named else "", _image(place / f"{stem}.png"), _html(text), runs)
+    text = text.removeprefix(f"**{title}.** ").replace(
+        f"Study `{name}`: {studies.study(name).label}.", ""
+    )  # said above
+    short = catalog.ITEMS[stem].title.split(": ")[-1]
+    image, width = _image(place / f"{stem}.png")
+    return Section(stem, title, short[0].upper() + short[1:], name if named else "", image, width, _html(text), runs)
 
 
 def _image(file):
-    """A png with 256 colours, a third of the bytes, as base64; empty if there is none."""
+    """A png with 256 colours, a third of the bytes, as base64, and the width to show it at; empty if there is none."""
     if not file.exists():
-        return ""
+        return "", 0
     buffer = io.BytesIO()
     with Image.open(file) as picture:
         picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
-    return base64.b64encode(buffer.getvalue()).decode()
+        return base64.b64encode(buffer.getvalue()).decode(), round(SCALE * picture.width)
 
 
 def _html(text):
     """Markdown as html: wide tables scroll, rows without a number of ours are dimmed."""
-    html = str(_FROM_MARKDOWN(text)).replace("<table>", '<div class="wide" tabindex="0"><table>')
-    html = html.replace("</table>", "</table></div>")
-    cell = r"<td[^>]*>(?:(?!</td>).)*</td>"
-    return Markup(re.sub(rf"<tr>(?=\s*{cell}\s*<td[^>]*>{tables.UNKNOWN})", '<tr class="dim">', html, flags=re.S))
+    html = re.sub(r"<table>.*?</table>", _dimmed, str(_FROM_MARKDOWN(text)), flags=re.S)
+    return Markup(
+        html.replace("<table>", '<div class="wide" tabindex="0"><table>').replace("</table>", "</table></div>")
+    )
 
 
-def _about(chosen):
-    shown = [name for name in MOST_REAL if name in chosen.values()]
-    labels = [f"{name}: {studies.study(name).label.replace('`', '')}" for name in shown]
-    return "Each item is shown from the most real study that has records for it. " + "; ".join(labels) + "."
+def _dimmed(table):
+    """A table whose rows without a number of ours have the class `dim`; the first column is the row's name."""
+    head, *rows = re.findall(r"<tr>.*?</tr>", table[0], re.S)
+    ours = [not word.startswith("paper") for word in re.findall(r"<th[^>]*>(.*?)</th>", head, re.S)]
+    html = table[0]
+    for row in rows:
+        cells = re.findall(r"<td[^>]*>(.*?)</td>", row, re.S)
+        kept = [cell for cell, own in zip(cells[1:], ours[1:], strict=True) if own]
+        if kept and all(cell.startswith(tables.UNKNOWN) for cell in kept):
+            html = html.replace(row, row.replace("<tr>", '<tr class="dim">', 1), 1)
+    return html
+
+
+def _scoreboard(found):
+    return _html(tables.markdown(claims.scoreboard(found))) if found else ""
+
+
+def _about(names):
+    """What the studies are that the page shows."""
+    labels = {name: studies.study(name).label.replace("`", "") for name in MOST_REAL if name in names}
+    if len(labels) == 1:
+        (label,) = labels.values()
+        return f"{label[0].upper()}{label[1:]}."
+    said = "; ".join(f"{name} ({label})" for name, label in labels.items())
+    return f"Each item is shown from the most real study that has records for it. Studies: {said}."
 
 
 def _provenance(chosen):

@@ -21,7 +21,7 @@ def agreement(runs: list[Run]) -> pd.DataFrame:
         own, record = here[name], kept[name]
         identical = pd.notna(record.get("model_sha256")) and own["model_sha256"] == record["model_sha256"]
         accuracy = own["source_val.target"], record["source_val.target"]
-        rows.append((name, *accuracy, accuracy[0] - accuracy[1], identical, own["cpu"], record["cpu"]))
+        rows.append((name, *accuracy, accuracy[0] - accuracy[1], identical, own["cpu"], record.get("cpu")))
     return pd.DataFrame(rows, columns=["run", "here", "record", "difference", "identical", "cpu", "cpu of the record"])
 
 

@@ -62,7 +62,7 @@ class Output:
             else:
                 write(self.folder / f"{stem}.tex", tables.latex(part))
                 parts.append(tables.markdown(part))
-        parts += [FINDING + re.sub(r"\bnan\b", tables.UNKNOWN, finding)] if finding else []
+        parts += [FINDING + known] if finding and (known := known_part(finding)) else []
         verdicts = claims.verdicts(self.study, stem) if self.is_default else []
         parts += ["\n".join(f"- {verdict}" for verdict in verdicts)] if verdicts else []
         if runs is not None and runs.attrs["missing"]:
@@ -88,6 +88,13 @@ def training(runs: list[Run]) -> str:
     """`5 epochs, seeds 0, 1 and 2.`"""
     epochs, seeds = (sorted({getattr(run, name) for run in runs}) for name in ("epochs", "seed"))
     return f"{_listed(epochs)} epochs, {'seed' if len(seeds) == 1 else 'seeds'} {_listed(seeds)}."
+
+
+def known_part(finding: str) -> str:
+    """A finding without the clauses (up to a semicolon or full stop) that hold an unknown number."""
+    clauses = re.split(r"(?<=[;.])\s+(?![^()]*\))", finding)  # not inside of parentheses
+    unknown = re.compile(rf"\bnan\b|(?<!\w){tables.UNKNOWN}(?!\w)")
+    return re.sub(r";$", ".", " ".join(clause for clause in clauses if not unknown.search(clause)))
 
 
 def escaped(text: str) -> str:

@@ -57,7 +57,8 @@ def dots(ax: Axes, table: pd.DataFrame, marks: str = "oD^sv", measured: Containe
         ax.scatter([], [], c="#444444", label=column, **look)
     for place in np.flatnonzero(table.isna().all(axis=1)).tolist():
         word = "undefined" if table.index[place] in measured else "missing"
-        ax.text(0.03, place, word, transform=ax.get_yaxis_transform(), fontsize=8, va="center", color="#888888")
+        look = dict(fontsize=8, va="center", color="#888888", bbox=dict(fc="white", ec="none", pad=1), zorder=4)
+        ax.text(0.03, place, word, transform=ax.get_yaxis_transform(), **look)
     ax.set_yticks(range(len(table)), table.index)
     ax.set_ylim(len(table) - 0.5, -0.5)
     ax.grid(axis="y", color="#eeeeee")

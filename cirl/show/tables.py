@@ -74,20 +74,21 @@ def compare(ours: pd.DataFrame, paper: pd.DataFrame, rows: list[str], columns: d
 def page(table: pd.DataFrame, first: str, columns: dict[str, str], digits: int = 1) -> list[list[str]]:
     """A comparison as lines of cells, the header first: ours ± std (paper's) per target, then the average's details.
 
-    A column without any number is left out."""
+    A column without any number is left out, and so is the average over a single target."""
     best = table.groupby("column")["mean"].max()
-    named = [ours if ours == theirs else f"{ours} (paper: {theirs})" for ours, theirs in columns.items()]
-    lines = [[first, *named, "95 % CI", "n", "paper", "difference"]]
+    kept = [column for column in columns if len(columns) > 2 or column != "avg"]
+    named = [column if column == columns[column] else f"{column} (paper: {columns[column]})" for column in kept]
+    lines = [[first, *named, "95 % CI", "n", "paper avg" if "avg" in kept else "paper", "difference"]]
     for row in dict.fromkeys(table["row"]):
         cells = {cell.column: cell for cell in table[table["row"] == row].itertuples()}
         last = cells["avg"]
-        shown = [_cell(cells[column], best[column], digits, column != "avg") for column in columns]
+        shown = [_cell(cells[column], best[column], digits, column != "avg") for column in kept]
         interval = UNKNOWN if pd.isna(last.low) else f"[{last.low:.{digits}f}, {last.high:.{digits}f}]"
         lines.append(
             [row, *shown, interval, number(last.n, 0), number(last.paper, 2), number(last.difference, digits, "+")]
         )
-    kept = [place for place, cells in enumerate(zip(*lines[1:], strict=True)) if set(cells) != {UNKNOWN}]
-    return [[line[place] for place in kept] for line in lines]
+    filled = [place for place, cells in enumerate(zip(*lines[1:], strict=True)) if set(cells) != {UNKNOWN}]
+    return [[line[place] for place in filled] for line in lines]
 
 
 def markdown(lines: list[list[str]]) -> str:

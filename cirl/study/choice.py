@@ -11,7 +11,7 @@ from cirl.methods.table import LABELS
 from cirl.run.config import Run
 from cirl.run.folder import SavedRun, saved_run
 from cirl.run.parse import split
-from cirl.study.records import FIELDS
+from cirl.study.records import FIELDS, read_collected
 
 TEXT = [field.name for field in fields(Run) if field.type is str]
 
@@ -40,7 +40,10 @@ def by_row(runs: list[Run]) -> dict[str, list[Run]]:
     """Runs that differ in target and seed alone share a row, named by its method and by what not all rows have."""
     rows: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
-        dataset, backbone, method, _, _, *departures = run.id.split("-")
+        parts = run.id.split("-")
+        if len(parts) < 5 or split(parts[2])[0] not in LABELS:
+            raise UserError(f"{run.id!r} is not the id of a run of this project.")
+        dataset, backbone, method, _, _, *departures = parts
         rows.setdefault((method, dataset, backbone, *departures), []).append(run)
     common = set.intersection(*(set(key[1:]) for key in rows))
     return {_label(key, common): rows[key] for key in rows}
@@ -54,9 +57,10 @@ def _label(key, common):
 
 def _collected():
     """The runs of the collected results, by id."""
-    file = paths.DATA / "results.csv"
-    if not file.exists():
+    if read_collected("results.csv").empty:
         return {}
     text = dict.fromkeys(("id", *TEXT), str)
-    table = pd.read_csv(file, usecols=lambda name: name in ("id", *FIELDS), dtype=text, keep_default_na=False)
+    table = pd.read_csv(
+        paths.DATA / "results.csv", usecols=lambda name: name in ("id", *FIELDS), dtype=text, keep_default_na=False
+    )
     return {record["id"]: SavedRun(record, record["id"]) for record in table.to_dict("records")}

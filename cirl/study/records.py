@@ -11,8 +11,10 @@ In results.csv `target` is the domain; `<rule>.target` there, and `target` in hi
 
 import csv
 import math
+import os
 import warnings
 from collections.abc import Iterable
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -70,7 +72,7 @@ def load_history(rows: dict[str, list[Run]]) -> pd.DataFrame:
     """One row per epoch of the finished runs of an item, with the item's row and the run's seed and target."""
     runs = {run.id: run for _, run in pairs(rows)}
     histories, skipped = _folder_histories(runs.values())
-    collected = dict(iter(_read_collected("history.csv").groupby("id", sort=False)))
+    collected = dict(iter(read_collected("history.csv").groupby("id", sort=False)))
     for name in runs.keys() - histories.keys() & collected.keys():
         try:
             histories[name] = _checked_history(collected[name])
@@ -88,9 +90,9 @@ def load_history(rows: dict[str, list[Run]]) -> pd.DataFrame:
 
 
 def recorded(ids: set[str]) -> set[str]:
-    """Those of the run ids that have a finished folder or a row in results.csv; their contents are not checked."""
-    collected = {*_read_collected("results.csv")["id"]}
-    return {name for name in ids if name in collected or (paths.RUNS / name / "metrics.json").exists()}
+    """Those of the run ids that have a finished folder or a row in results.csv, without a look at what they hold."""
+    collected = {*read_collected("results.csv")["id"]}
+    return {name for name in ids if name in collected or os.path.exists(paths.RUNS / name / "metrics.json")}
 
 
 def coverage(table: pd.DataFrame) -> str:
@@ -112,9 +114,8 @@ def collect(runs: Iterable[Run], study: str) -> None:
 
     Reading and writing happen under a lock, so that two processes at the same time lose nothing."""
     by_id = {run.id: run for run in runs}
-    paths.DATA.mkdir(parents=True, exist_ok=True)
-    with FileLock(paths.DATA / ".collect.lock"):
-        results, history = _read_collected("results.csv"), _read_collected("history.csv")
+    with _collecting():
+        results, history = read_collected("results.csv"), read_collected("history.csv")
         records, skipped = folder_records(by_id.values(), importance=True)
         histories, no_history = _folder_histories(by_id[name] for name in records)
         for name, why in (skipped | no_history).items():
@@ -129,15 +130,34 @@ def collect(runs: Iterable[Run], study: str) -> None:
             write(paths.DATA / "history.csv", history.sort_values(["id", "epoch"]).to_csv(index=False))
 
 
-def importances(weights: Path) -> dict[str, float]:
-    """The readings of Table 6 from the weights of a finished run; none if the weights are gone."""
-    if not weights.exists():
+@contextmanager
+def _collecting():
+    """One process at a time; what a killed one has left unfinished is removed."""
+    lock = FileLock(paths.DATA / ".collect.lock")
+    try:
+        paths.DATA.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        raise UserError(f"{lock.lock_file} cannot be written ({reason(error)}); make the folder writable.") from None
+    try:
+        for leftover in (file for name in ("results", "history") for file in paths.DATA.glob(f".{name}.csv.*.tmp")):
+            leftover.unlink(missing_ok=True)
+        yield
+    finally:
+        lock.release()
+
+
+def importances(place: Path) -> dict[str, float]:
+    """The readings of Table 6 from the weights in a run's folder; none if the weights are gone."""
+    if not (place / "model.pt").exists():
         return {}
-    import torch  # slow import; most tables need no weights
+    from cirl.metrics import READINGS, representation_importance  # late: most tables need no torch
+    from cirl.run.checkpoint import read_weights
 
-    from cirl.metrics import READINGS, representation_importance
-
-    W = torch.load(weights, map_location="cpu", weights_only=True, mmap=True)["h1.weight"]
+    weights = read_weights(place)
+    W = weights.get("h1.weight") if isinstance(weights, dict) else None
+    if W is None or getattr(W, "ndim", None) != 2 or not W.isfinite().all():
+        raise UserError("model.pt has no classifier h1.weight with finite numbers")
     flat = {}
     for reading in READINGS:
         importance = representation_importance(W, reading)
@@ -172,7 +192,7 @@ def _folder_record(run, importance):
         raise UserError(f"metrics.json has {odd[0]}={metrics[odd[0]]!r:.40}")
     record = {name: metrics.get(name) for name in ("seconds", "floor", "model_sha256")}
     record |= {f"{rule}.{name}": metrics[rule].get(name) for rule in RULES for name in CHOSEN}
-    record |= importances(folder(run) / "model.pt") if importance else {}
+    record |= importances(folder(run)) if importance else {}
     record |= {name: origin.get(name) for name in ORIGIN}
     return _checked_record(record, "metrics.json")
 
@@ -181,7 +201,7 @@ def collected_records(runs: Iterable[Run]) -> tuple[dict[str, dict], dict[str, s
     """The collected records of the given runs, by id, and those skipped with reasons."""
     records, skipped = {}, {}
     by_id = {run.id: run for run in runs}
-    collected = _read_collected("results.csv")
+    collected = read_collected("results.csv")
     collected = collected[collected["id"].isin(by_id)].copy()
     for name in [name for name in collected if name in ("seconds", "floor", *_RESULTS)]:
         collected[name] = pd.to_numeric(collected[name], errors="coerce")  # one invalid cell makes a column text
@@ -260,19 +280,19 @@ def _chosen(record, rule):
     return {name: record[name] for name in always} | chosen
 
 
-def _read_collected(name):
+def read_collected(name: str) -> pd.DataFrame:
     """A collected file, without rows if there is none or it is empty; raises UserError naming a damaged line."""
     file = paths.DATA / name
     if not file.exists() or not file.stat().st_size:
         if file.exists():
             warnings.warn(f"{file} is empty. Restore it with git checkout.", stacklevel=3)
         return pd.DataFrame({"id": pd.Series(dtype=str)})
-    with open(file, newline="", encoding="utf-8", errors="replace") as lines:
+    with open(file, newline="", encoding="utf-8") as lines:
         reader = csv.reader(lines, strict=True)
         try:
             head = next(reader)
             damaged = "id" not in head or any(len(cells) != len(head) for cells in reader)
-        except csv.Error:
+        except (csv.Error, UnicodeDecodeError):
             damaged = True
         if damaged:
             raise UserError(f"{file}, line {reader.line_num}, is damaged. Restore it with git checkout.")

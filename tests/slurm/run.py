@@ -30,7 +30,7 @@ from cirl.run.files import read_checked
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = [Run("tiny", target, "deepall").id for target in ("plain", "photo", "street", "print")]
-MORE = [Run("tiny", target, "mix").id for target in ("plain", "photo")]
+MORE = [Run("tiny", target, "deepall", seed=1).id for target in ("plain", "photo")]
 SHARED = Run("tiny", "street", "deepall", seed=9, epochs=2)
 HERE = ("--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "5", "--latency-wait", "5")
 CONFIG = """
@@ -76,7 +76,7 @@ def install():
             subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
-def until(holds, what, minutes=10.0):
+def until(holds, what, minutes=40.0):
     """Wait until something holds, for a limited time."""
     end = time.monotonic() + 60 * minutes
     while not holds():
@@ -193,7 +193,7 @@ def through_slurm(project):
     try:
         cancelled, first = interrupt(project, workflow, {}, "scancel")
         requeued, second = interrupt(project, workflow, first, "scontrol", "requeue")
-        until(lambda: workflow.poll() is not None, f"snakemake ends ({project}/snakemake.log)", 15)
+        until(lambda: workflow.poll() is not None, f"snakemake ends ({project}/snakemake.log)")
     finally:
         workflow.kill()
     if workflow.returncode != 0:
