@@ -13,6 +13,7 @@ from cirl import paths
 from cirl.errors import UserError
 from cirl.methods.table import METHOD_NAMES
 from cirl.run.config import settings
+from cirl.show import tables
 from cirl.study import catalog
 from cirl.study.studies import STUDIES
 
@@ -45,9 +46,16 @@ def test_the_whole_paper_is_about_a_thousand_runs():
     assert len({run.id for run in catalog.all_runs("paper")}) == len(catalog.all_runs("paper"))
 
 
-def test_every_method_has_a_label_and_a_place_in_the_study_of_the_whole_paper():
+def test_every_method_has_a_label_and_a_place_on_the_embedded_data():
     assert set(catalog.LABELS) == set(METHOD_NAMES)
-    assert {run.method_name for run in catalog.all_runs("paper")} == set(METHOD_NAMES)
+    assert {run.method_name for run in catalog.all_runs("tiny", with_extras=True)} == set(METHOD_NAMES)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 10])
+def test_every_row_that_the_paper_prints_is_in_the_study_of_the_whole_paper(number):
+    published = tables.published(number)["method"].replace({"ERM": "DeepAll", "DRO": "GroupDRO"})
+    assert len(published) > 6 and set(published) <= set(catalog.table_results("paper", number))
+    assert {"Mix", "MixStyle"} <= {*catalog.table_results("paper", 2)}  # beyond the paper
 
 
 def test_the_main_methods_stand_in_every_table_of_every_study():

@@ -1,6 +1,7 @@
 """The layout shows the architecture: the paper on top, the harness below, and no import upwards."""
 
 import ast
+import re
 
 from cirl import paths
 
@@ -42,3 +43,17 @@ def test_tests_share_code_in_helpers_alone():
 def test_the_top_level_can_be_read_in_one_sitting():
     lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in PACKAGE.glob("*.py"))
     assert lines <= 650
+
+
+def test_the_readme_links_every_module_and_what_it_names_is_there():
+    text = (PACKAGE / "README.md").read_text(encoding="utf-8")
+    linked = {(PACKAGE / link).resolve() for link in re.findall(r"\]\(([\w./]+)\)", text)}
+    modules = {file for file in PACKAGE.rglob("*.py") if file.name != "__init__.py" and file.parent.name != "methods"}
+    assert len(modules) > 40 and modules <= linked and all(file.exists() for file in linked)
+    names = 0
+    for named, link in re.findall(r"((?:`\w+`(?:, )?)+) in \[[\w./]+\]\(([\w./]+)\)", text):
+        source = (PACKAGE / link).read_text(encoding="utf-8")
+        for name in re.findall(r"\w+", named):
+            assert re.search(rf"^\s*(def|class) {name}\b|^{name}\b.* = ", source, re.M), (name, link)
+            names += 1
+    assert names > 15

@@ -241,7 +241,7 @@ def _check(run: Run) -> None:
             raise invalid(name, value, allowed)
     if not _is_schedule(run.schedule):
         raise invalid("schedule", run.schedule, "cosine, constant, or increasing shares of the epochs such as 0.4+0.8")
-    for name in ("cint", "cfac", "advm", "augment", "compile"):
+    for name in (field.name for field in fields(run) if field.type is bool):
         if not isinstance(getattr(run, name), bool):
             raise invalid(name, getattr(run, name), ("True", "False"))
     needs = {"sampling": run.sampling == "inter", "method": TABLE[run.method_name].two_sources}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from cirl import paths
+from cirl.data.benchmarks import DATASETS
 from cirl.run.config import BACKBONES
 from cirl.show.tables import UNKNOWN, half_width
 from cirl.study import catalog, records
@@ -19,8 +20,6 @@ from cirl.study.studies import study as study_of
 _BOTH = "CIRL", "DeepAll"
 POINTS = ("accuracy", "inferior half")  # values in per cent; others are shares or degrees
 MARKS = {"holds": "✓", "refuted": "✗", "undecided": "?"}
-NAMES = {"tiny": "tiny", "digits_dg": "Digits-DG", "pacs": "PACS", "officehome": "Office-Home"}
-NAMES["minidomainnet"] = "mini-DomainNet"
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,8 @@ _SOURCES: dict[str, Callable[[str, str], pd.DataFrame]] = {
 def _on(item, study):
     """`on PACS (resnet18)`: which data and network an item's runs have."""
     run = catalog.expected(item, study)[0]
-    return f"on {NAMES.get(run.dataset, run.dataset)} ({run.backbone})"
+    name = DATASETS[run.dataset].title if run.dataset in DATASETS else run.dataset
+    return f"on {name} ({run.backbone})"
 
 
 def _properties(study):

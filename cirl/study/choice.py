@@ -1,5 +1,6 @@
 """Choose any runs by id or pattern, and group them into rows of a table."""
 
+from dataclasses import fields
 from fnmatch import fnmatchcase
 
 import pandas as pd
@@ -12,7 +13,7 @@ from cirl.run.folder import SavedRun, saved_run
 from cirl.run.parse import split
 from cirl.study.records import FIELDS, read_collected
 
-TEXT = ("dataset", "target", "method", "backbone", "weights", "sampling", "schedule", "recipe", "precision")
+TEXT = [field.name for field in fields(Run) if field.type is str]
 
 
 def choose(patterns: str, weights: bool = False) -> list[Run]:
