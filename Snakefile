@@ -25,10 +25,23 @@ from cirl.run.digest import training_digest
 
 machine.pin()  # jobs inherit the environment
 os.environ.setdefault("PYTHONUTF8", "1")
+
+
+def switch(name, usual):
+    """Whether --config says yes; a misspelt name or value must not train for a night."""
+    values = {"yes": True, "true": True, "no": False, "false": False}
+    value = str(config.get(name, usual)).lower()
+    if value not in values:
+        raise WorkflowError(f"--config {name}={value} is not possible; allowed: yes, no.")
+    return values[value]
+
+
+if unknown := set(config) - {"study", "train", "extras", "core"}:
+    raise WorkflowError(f"--config has no {', '.join(sorted(unknown))}; there are study, train, extras, core.")
 STUDY = config.get("study", "tiny")
-TRAIN = config.get("train", "yes") != "no"
-EXTRAS = config.get("extras", "no") == "yes"  # also train what is needed only by items beyond the paper
-CORE = config.get("core", "no") == "yes"  # train only a core and compare it with the records
+TRAIN = switch("train", "yes")
+EXTRAS = switch("extras", "no")  # also train what only the items beyond the paper need
+CORE = switch("core", "no")  # train a core alone and compare it with the records
 try:
     RUNS = {run.id: run for run in (catalog.core(STUDY) if CORE else catalog.all_runs(STUDY, EXTRAS))}
 except UserError as error:

@@ -175,6 +175,25 @@ def test_the_snakefile_names_the_studies_when_it_gets_another():
     assert done.returncode != 0 and "tiny, digits, lite, paper" in done.stderr + done.stdout
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["train=never"], "--config train=never is not possible; allowed: yes, no"),
+        (["core=1"], "--config core=1 is not possible; allowed: yes, no"),
+        (["stduy=paper", "cores=2"], "--config has no cores, stduy; there are study, train, extras, core"),
+    ],
+)
+def test_a_misspelt_name_or_value_of_the_snakefile_does_not_train(given, said):
+    done = snakemake("--dry-run", "--config", *given)
+    assert done.returncode != 0 and said in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("value", ["no", "No", "false", "False"])
+def test_no_may_be_spelled_as_yaml_does(value):
+    done = snakemake("--dry-run", "--config", "study=tiny", f"train={value}", "--", "figures/tiny/table05.md")
+    assert done.returncode == 0 and "runs finished" not in done.stderr, done.stderr
+
+
 def test_deleting_a_run_trains_it_again_and_what_depends_on_it_and_nothing_else(tmp_path):
     """On a copy of the project that has every file of the study, none older than its inputs."""
     for name in ("Snakefile", "profiles", "notebooks", "cirl"):
