@@ -126,5 +126,5 @@ def test_a_mask_as_wide_as_resnet50_allocates_no_more_than_it_must_keep(way, kep
     k / B units, and still holds the q and the winners of the image before: 5 k / B, and z, best, pull, push. In all
     52 MB. The recursion keeps the starts of its k / 16 segments and holds one segment of 16 draws while it draws the
     next: k / 16 + 4 * 16, and m, pulled, winners. In all 76 MB."""
-    megabytes = float(bench.in_fresh_process("peak_of_mask", way, 64, 2048, 1228, **bench.EXACT_MALLOC))
+    megabytes = bench.in_fresh_process("peak_of_mask", way, 64, 2048, 1228, **bench.EXACT_MALLOC)
     assert 0.5 < megabytes / (kept * 64 * 2048 * 4 / 1e6) < 1.1

@@ -129,13 +129,13 @@ def test_settings_may_be_text_and_have_sensible_defaults(monkeypatch):
 
 
 def test_every_way_to_start_pins_the_same_values():
-    """The Makefile, the Snakefile and 02_train."""
+    """The Makefile, the Snakefile and the notebooks that train."""
     root = Path(__file__).resolve().parent.parent
     makefile = (root / "Makefile").read_text(encoding="utf-8")
     for name, value in machine.PINNED.items():
         assert f"export {name} ?= {value}\n" in makefile
     assert "machine.pin()" in (root / "Snakefile").read_text(encoding="utf-8")
-    for notebook in ("00_tour", "02_train"):
+    for notebook in ("00_tour", "02_train", "benchmark"):
         source = (root / f"notebooks/{notebook}.ipynb").read_text(encoding="utf-8")
         first = min(source.index(line) for line in ("import torch", "from cirl.data") if line in source)
         assert source.index("machine.pin()") < first

@@ -258,4 +258,5 @@ def test_the_benchmark_measures_every_group(workspace, tmp_path):
     assert papermill("benchmark", tmp_path / "out.ipynb", workspace, *line).wait() == 0
     assert not (workspace / "figures" / "tiny").exists()  # other parameters write beside
     shown = (workspace / "figures" / "looks" / "tiny" / "repetitions=1,large=False" / "benchmark.csv").read_text()
-    assert all(f"\n{group}," in shown for group in ("step", "mask", "amplitude mix", "method", "loading"))
+    groups = ("step", "profile", "mask", "memory of the mask", "amplitude mix", "method", "loading", "growth")
+    assert all(f"\n{group}," in shown for group in groups)

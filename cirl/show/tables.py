@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from cirl import paths
 from cirl.errors import invalid
@@ -29,6 +28,8 @@ def published(number: int) -> pd.DataFrame:
 
 def half_width(std: float | pd.Series, n: int | pd.Series) -> float | pd.Series:
     """Half of the 95 % confidence interval (Student's t) of a mean of n values; NaN for a single value."""
+    from scipy.special import stdtrit  # late: the line of progress before each run does not need it
+
     return stdtrit(np.maximum(n - 1, 1), 0.975) * std / np.sqrt(n)
 
 
