@@ -302,14 +302,14 @@ def test_folders_without_classes_are_refused(tmp_path):
 def test_an_empty_class_is_named(folder):
     for file in (folder / "ink" / "cat").iterdir():
         file.unlink()
-    with pytest.raises(UserError, match="ink/cat needs two images"):
+    with pytest.raises(UserError, match="ink/cat needs at least two images"):
         layouts.index(f"folder:{folder}")
 
 
 def test_a_class_missing_in_one_domain_is_named(folder):
     (folder / "clay" / "bird").mkdir()
     Image.new("RGB", (9, 9)).save(folder / "clay" / "bird" / "a.png")
-    with pytest.raises(UserError, match="clay/bird needs two images"):
+    with pytest.raises(UserError, match="clay/bird needs at least two images"):
         layouts.index(f"folder:{folder}")
 
 

@@ -249,7 +249,7 @@ class TestUnpack:
             content = bytearray(content)
             content[len(content) // 2] ^= 255
         with pytest.raises(
-            UserError, match=r"a\.archive cannot be unpacked \(.*\); if it is short or damaged, delete it"
+            UserError, match=r"a\.archive cannot be unpacked \(.*\); if it is truncated or damaged, delete it"
         ):
             unpacked(workspace, "a.archive", bytes(content))
         assert sorted(file.name for file in workspace.iterdir()) == ["a.archive"]

@@ -60,7 +60,7 @@ class Evil:
         (lambda state: state | {"conv1.weight": 7}, "see its entry 'conv1.weight'"),
         (lambda state: state | {"conv1.weight": state["conv1.weight"].to(torch.int8)}, "see its entry 'conv1.weight'"),
         (lambda state: {name: value for name, value in state.items() if name != "fc.bias"}, "see its entry 'fc.bias'"),
-        (lambda state: state | {"fc.bias": Evil()}, "it is not a file of tensors alone"),
+        (lambda state: state | {"fc.bias": Evil()}, "it is not a torch.save file that holds only tensors"),
     ],
 )
 def test_weights_of_another_network_raise_user_error(tmp_path, change, said, capsys):

@@ -174,22 +174,21 @@ class _Package:
             return f"{source}.{original}"
         return self.resolve(source, original) if source in self.modules else None
 
+    def definition(self, module, node):
+        """The definition that `name` or `module.name` refers to; None for anything else."""
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            source = self.resolve(module, node.value.id)
+            found = self.resolve(source, node.attr) if isinstance(source, str) else None
+        else:
+            found = self.resolve(module, node.id) if isinstance(node, ast.Name) else None
+        return found if isinstance(found, _Definition) else None
+
     def entry(self, table, key):
         """The definition under a key of a table such as FACTORIZATION; None if it is not written as a literal dict."""
-        node = self.node(table)
-        return self._entry(table.module, getattr(node, "value", None), key)
-
-    def _entry(self, module, value, key):
-        if not isinstance(value, ast.Dict):
-            return None
-        for name, each in zip(value.keys, value.values, strict=True):
-            if isinstance(name, ast.Constant) and name.value == key:
-                return self._referred(module, each)
-        return None
-
-    def _referred(self, module, node):
-        found = self.resolve(module, node.id) if isinstance(node, ast.Name) else None
-        return found if isinstance(found, _Definition) else None
+        value = getattr(self.node(table), "value", None)
+        pairs = zip(value.keys, value.values, strict=True) if isinstance(value, ast.Dict) else ()
+        found = [each for name, each in pairs if isinstance(name, ast.Constant) and name.value == key]
+        return self.definition(table.module, found[0]) if found else None
 
 
 class _Reader(ast.NodeTransformer):
@@ -208,8 +207,8 @@ class _Reader(ast.NodeTransformer):
         return ast.Name(f"@{definition.name}", ast.Load())
 
     def visit_Name(self, node):
-        found = self.package.resolve(self.module, node.id) if isinstance(node.ctx, ast.Load) else None
-        return self.refer(found) if isinstance(found, _Definition) else node
+        found = self.package.definition(self.module, node) if isinstance(node.ctx, ast.Load) else None
+        return self.refer(found) if found else node
 
     def visit_Attribute(self, node):
         base = _last(node.value)
@@ -217,31 +216,18 @@ class _Reader(ast.NodeTransformer):
             self.reads["recipe"].add(node.attr)
         if base == "run":
             self.reads["run"].add(node.attr)
-        if isinstance(node.value, ast.Name):
-            module = self.package.resolve(self.module, node.value.id)
-            if isinstance(module, str):
-                found = self.package.resolve(module, node.attr)
-                if isinstance(found, _Definition):
-                    return self.refer(found)
-        return self.generic_visit(node)
+        found = self.package.definition(self.module, node)
+        return self.refer(found) if found else self.generic_visit(node)
 
     def visit_Subscript(self, node):
         """In a table that is indexed by a choice of the recipe, follow only the chosen entry."""
         choice = self.package.choices.get(_last(node.slice))
-        table = self.table(node.value)
+        table = self.package.definition(self.module, node.value)
         entry = self.package.entry(table, choice) if table and choice else None
         if entry is None:
             return self.generic_visit(node)
         self.visit(node.slice)
         return self.refer(entry)
-
-    def table(self, node):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            module = self.package.resolve(self.module, node.value.id)
-            found = self.package.resolve(module, node.attr) if isinstance(module, str) else None
-        else:
-            found = self.package.resolve(self.module, node.id) if isinstance(node, ast.Name) else None
-        return found if isinstance(found, _Definition) else None
 
     def visit_FunctionDef(self, node):
         node.returns = None
