@@ -41,7 +41,7 @@ EQUATIONS: dict[int, tuple[str, Callable]] = {  # number -> as printed, and the 
     ),
 }
 TABLE = "width: 100%; table-layout: fixed; border-collapse: collapse;"
-CODE = "white-space: pre; word-break: normal; overflow-x: auto; font-size: .85em; line-height: 1.35;"  # lines unbroken
+CODE = "white-space: pre-wrap; word-break: normal; font-size: .85em; line-height: 1.35;"  # breaks between words only
 CELL = "text-align: left; vertical-align: top; padding: .4rem .8rem; overflow-x: auto; border-top: 1px solid #ddd;"
 
 
