@@ -138,5 +138,7 @@ def test_both_tables_are_text_and_latex(finished):
     assert lines[1][:4] == ["CIRL", "67.0 ± 4.2", "76.5 ± 2.1", "71.8 ± 3.2"] and lines[1][-1] == "2"
     lines = compare.difference_lines(compare.paired(table, "DeepAll"), "DeepAll")
     assert lines[1] == ["CIRL", "+5.2", "[+3.7, +6.8]", "4", "above"]
+    one = compare.table_lines(compare.pooled(table[table["target"] == "street"]))
+    assert one[0] == ["", "street", "95 % CI", "seeds"] and one[1][:2] == ["CIRL", "76.5 ± 2.1"]
     text = tables.latex(lines)
     assert r"95 \% CI" in text and text.count(r"\\") == 2 and r"\toprule" in text and r"\bottomrule" in text

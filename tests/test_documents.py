@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -139,6 +140,16 @@ def test_the_sizes_that_the_readme_states_are_true():
     assert f"a core of {len(catalog.core('tiny'))} runs" in README
     assert f"(the study has {len(catalog.all_runs('digits'))})" in README
     assert all(f"| `{name}` |" in README for name in studies.STUDIES)
+
+
+def test_the_badges_are_true():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    facts = {"python": project["requires-python"].removeprefix(">=") + " or newer", "licence": project["license"]}
+    for name, fact in facts.items():
+        badge = (ROOT / "figures" / "badges" / f"{name}.svg").read_text(encoding="utf-8")
+        assert f"<title>{name}: {fact}</title>" in badge and f">{fact}</text>" in badge
+        assert f"(figures/badges/{name}.svg)" in README
+    assert "![Python 3.11 or newer]" in README and (ROOT / "LICENSE").read_text().startswith("MIT")
 
 
 def test_the_readme_can_be_read_in_ten_minutes():

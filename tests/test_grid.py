@@ -111,6 +111,9 @@ def test_the_audit_of_the_recipes_changes_one_choice_at_a_time_from_each_end(nam
 
 
 def test_without_weights_the_audits_that_look_inside_are_left_as_they_are():
+    drawings = "figure1_figure2_figure3_schematics"  # Figure 3 of an untrained network would replace the committed one
+    assert drawings not in catalog.notebooks("tiny", weights=False)
+    assert drawings in catalog.notebooks("tiny", trained=catalog.core("tiny"))
     assert {"audit_selection"} == {name for name in catalog.notebooks("tiny", weights=False) if name in catalog.AUDITS}
     assert set(catalog.AUDITS) <= set(catalog.notebooks("tiny"))
     assert set(catalog.AUDITS) - set(catalog.notebooks("paper")) == {"audit_true_intervention"}

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -47,7 +47,7 @@ SHARES = (8, 4, 2, 1)  # an epoch on every eighth image, every fourth, ...
 EXACT_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_MMAP_MAX_": None, "MALLOC_TRIM_THRESHOLD_": None}
 
 
-def compare(ways: dict[str, Callable[[], object]], repetitions: int) -> pd.DataFrame:
+def compare(ways: Mapping[Any, Callable[[], object]], repetitions: int) -> pd.DataFrame:
     """Seconds of each implementation, alternating, so that load on the machine affects all of them."""
     rows, now = [], clock()
     for repetition in range(repetitions + 1):
@@ -213,7 +213,7 @@ def _highest_resident():
     return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 
 
-def in_fresh_process(function: str, *arguments: object, **variables: str | None) -> object:
+def in_fresh_process(function: str, *arguments: object, **variables: str | None) -> Any:
     """What a function of this module returns in a new process; a variable that is None is unset there."""
     environment = {name: value for name, value in {**os.environ, **variables}.items() if value is not None}
     line = f"import json; from cirl.analysis import bench; print(json.dumps(bench.{function}(*{arguments!r})))"

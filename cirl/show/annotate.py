@@ -25,7 +25,7 @@ EQUATIONS: dict[int, tuple[str, Callable]] = {  # number -> as printed, and the 
     12: (r"m = \text{Gumbel-Softmax}(\hat w(r), \kappa N)", model.Masker.forward),
     13: (
         r"\begin{aligned} \mathcal L_{sup} &= \ell(\hat h_1(r^o \odot m^o), y) + \ell(\hat h_1(r^a \odot m^a), y) \\"
-        r"\mathcal L_{inf} &= \ell(\hat h_2(r^o \odot (1 - m^o)), y) + \ell(\hat h_2(r^a \odot (1 - m^a)), y)"
+        r"\mathcal L_{inf} &= \ell(\hat h_2(r^o \odot (1 - m^o)), y) \\ &\quad + \ell(\hat h_2(r^a \odot (1 - m^a)), y)"
         r"\end{aligned}",
         losses.masked_losses,
     ),
@@ -41,6 +41,7 @@ EQUATIONS: dict[int, tuple[str, Callable]] = {  # number -> as printed, and the 
     ),
 }
 TABLE = "width: 100%; table-layout: fixed; border-collapse: collapse;"
+CODE = "white-space: pre-wrap; word-break: normal; font-size: .85em; line-height: 1.35;"  # breaks between words only
 CELL = "text-align: left; vertical-align: top; padding: .4rem .8rem; overflow-x: auto; border-top: 1px solid #ddd;"
 
 
@@ -62,4 +63,5 @@ def beside(*items: int | tuple[str, Callable]) -> HTML:
 def source(function: Callable) -> str:
     """The module of a function and its source, highlighted."""
     text = inspect.cleandoc("\n" + inspect.getsource(function))
-    return f"<small><code>{function.__module__}</code></small>{Code(text, language='python')._repr_html_()}"
+    code = Code(text, language="python")._repr_html_().replace("<pre>", f'<pre style="{CODE}">')
+    return f"<small><code>{function.__module__}</code></small>{code}"

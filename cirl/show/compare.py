@@ -29,13 +29,16 @@ def paired(runs: pd.DataFrame, baseline: str, value: str = "accuracy") -> pd.Dat
 
 
 def table_lines(table: pd.DataFrame) -> list[list[str]]:
-    """A `pooled` table as lines of cells, the header first: mean ± std per target, the average, its interval, n."""
+    """A `pooled` table as lines of cells, the header first: mean ± std per target, the average, its interval, n.
+
+    A single target has no column for the average."""
     targets = [column for column in dict.fromkeys(table["column"]) if column != "avg"]
-    lines = [["", *targets, "avg", "95 % CI", "seeds"]]
+    columns = [*targets, "avg"] if len(targets) > 1 else targets
+    lines = [["", *columns, "95 % CI", "seeds"]]
     for row, part in table.groupby("row", sort=False):
         cells = part.set_index("column")
         average = cells.loc["avg"] if "avg" in cells.index else None
-        shown = [_spread(cells.loc[name]) if name in cells.index else "–" for name in (*targets, "avg")]
+        shown = [_spread(cells.loc[name]) if name in cells.index else "–" for name in columns]
         seeds = "–" if average is None else f"{int(average['n'])}"
         lines.append([row, *shown, _interval(average, ""), seeds])
     return lines

@@ -58,7 +58,9 @@ def page(study: str | None = None) -> str:
         without_runs=_scoreboard([verdict for verdict in found if not verdict.n]),
         groups=groups,
         waiting=[
-            (stem, catalog.title(stem, name), _why(stem, name)) for stem, name in chosen.items() if stem not in drawn
+            (stem, catalog.title(stem, name), _why(stem, name))
+            for stem, name in chosen.items()
+            if stem not in drawn and not (catalog.ITEMS[stem].rows is None and _is_drawn(stem, "tiny"))  # drawn once
         ],
         wide=WIDE,
     )

@@ -1,5 +1,6 @@
 """The look of every figure: one style, pinned fonts, one colour per method."""
 
+import logging
 import re
 from collections.abc import Container
 from typing import Any
@@ -23,6 +24,7 @@ COLORS = {  # fixed, colour-blind safe (Okabe and Ito); methods without a colour
 
 def use() -> None:
     """Make this the style of all figures that follow. The fonts are those that ship with matplotlib."""
+    logging.getLogger("fontTools").setLevel(logging.ERROR)  # it warns about the dates of matplotlib's fonts
     matplotlib.style.use([f"seaborn-v0_8-{name}" for name in ("ticks", "deep", "notebook")])
     matplotlib.rcParams.update(
         {

@@ -218,7 +218,7 @@ _TRUE, _ATTENTION = "audit_true_intervention", "figure4_figure6_gradcam"
 _LIST = (  # in the order of the report: the paper's figures and tables, beyond the paper, audits, tour
     Item("figure1", "Figure 1", _SCHEMATICS, kinds=DRAWING_KINDS),
     Item("figure2", "Figure 2", _SCHEMATICS, kinds=DRAWING_KINDS),
-    Item("figure3", "Figure 3", _SCHEMATICS, figure3, DRAWING_KINDS),
+    Item("figure3", "Figure 3", _SCHEMATICS, figure3, DRAWING_KINDS, needs_weights=True),
     *(_result_table(number) for number in (1, 2, 3, 4)),
     _pacs("figure4", "Figure 4", _ATTENTION, figure4_figure6, WITH_TABLE, needs_weights=True),
     _pacs("table05", "Table 5", "table5_ablation", table5, TABLE_KINDS),
