@@ -132,6 +132,18 @@ class TestFetch:
         fetch.fetch("pacs", from_network=False)
         assert len(index("pacs")) == 96 and mirror.ranges == []
 
+    def test_a_tar_is_unpacked_before_python_3_11_4(self, mirror, monkeypatch):
+        def extractall(self, path, members):  # as in Debian's 3.11.2, without `filter`
+            original(self, path, members, filter="data")
+
+        original = tarfile.TarFile.extractall
+        monkeypatch.delattr(tarfile, "data_filter")
+        monkeypatch.setattr(tarfile.TarFile, "extractall", extractall)
+        paths.RAW.mkdir(parents=True)
+        (paths.RAW / "pacs.tar").write_bytes(tarred(tree()))
+        fetch.fetch("pacs", from_network=False)
+        assert len(index("pacs")) == 96
+
     def test_a_domain_that_is_missing_is_brought_back_and_the_rest_is_left(self, mirror):
         fetch.fetch("pacs")
         mark = paths.RAW / "pacs" / "photo" / "dog" / "0.png"

@@ -153,7 +153,8 @@ def _extract(file, place):
         entries = [info for info in tar.getmembers() if not info.isdir()]
         _refuse_unsafe(file, [(info.name, info.isfile()) for info in entries])
         _refuse_bomb(file, sum(info.size for info in entries))
-        tar.extractall(place, _progress(file, entries), filter="data")
+        safe: dict = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # not before Python 3.11.4
+        tar.extractall(place, _progress(file, entries), **safe)
         while tar.fileobj and tar.fileobj.read(1 << 20):  # to the end, where a compressed stream has its checksum
             pass
 

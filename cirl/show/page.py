@@ -110,9 +110,9 @@ def _why(stem, name):
 def _section(stem, name, named):
     title, place = catalog.title(stem, name), paths.FIGURES / name
     text = (place / f"{stem}.md").read_text(encoding="utf-8")
-    missing = re.search(r"^Missing runs: (.*)$", text, re.M)
+    missing = re.search(r"^<details><summary>Missing runs.*?</details>$", text, re.M | re.S)
     text = text.replace(missing[0], "") if missing else text
-    runs = re.findall(r"`([^`]+)`", missing[1]) if missing else []
+    runs = re.findall(r"`([^`]+)`", missing[0]) if missing else []
     text = text.removeprefix(f"**{title}.** ").replace(
         f"Study `{name}`: {studies.study(name).label}.", ""
     )  # said above

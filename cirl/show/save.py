@@ -66,7 +66,7 @@ class Output:
         verdicts = claims.verdicts(self.study, stem) if self.is_default else []
         parts += ["\n".join(f"- {verdict}" for verdict in verdicts)] if verdicts else []
         if runs is not None and runs.attrs["missing"]:
-            parts.append("Missing runs: " + ", ".join(f"`{run}`" for run in runs.attrs["missing"]) + ".")
+            parts.append(missing_runs(runs.attrs["missing"]))
         text = "\n\n".join(parts) + "\n"
         write(self.folder / f"{stem}.md", text)
         return text
@@ -82,6 +82,12 @@ class Output:
                 *(NOTES[digest] for digest in digests if digest in NOTES),
             ]
         return " ".join(sentences)
+
+
+def missing_runs(ids: list[str]) -> str:
+    """A folded list: dozens of run ids would hide what there is."""
+    lines = "\n".join(f"- `{run}`" for run in ids)
+    return f"<details><summary>Missing runs ({len(ids)})</summary>\n\n{lines}\n\n</details>"
 
 
 def training(runs: list[Run]) -> str:
