@@ -191,7 +191,7 @@ def test_attention_is_drawn_and_measured_on_all_images_of_the_target(half_a_grid
     for item, targets in (("figure4", 1), ("figure6", 3)):
         assert all((place / f"{item}.{kind}").stat().st_size for kind in catalog.ITEMS[item].kinds)
         table = pd.read_csv(place / f"{item}.csv")
-        assert len(table) == 2 * targets and set(table["images"]) == {10 * tiny.PER_CLASS}
+        assert len(table) == 3 * targets and set(table["images"]) == {10 * tiny.PER_CLASS}
         text = (place / f"{item}.md").read_text(encoding="utf-8")
         assert "HiResCAM" in text and "CIRL attends to the object more than DeepAll: " in text and "n = 4" in text
 

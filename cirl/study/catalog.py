@@ -124,11 +124,11 @@ def figure3(name: str) -> Rows:
 
 
 def figure4_figure6(name: str) -> Rows:
-    """Grad-CAM: DeepAll against CIRL, every target, the first seed."""
+    """Grad-CAM of DeepAll, Mix and CIRL, every target, the first seed."""
     this = study(name)
     return {
         LABELS[method]: [run for run in runs_of(name, this.small, None, method=method) if run.seed == this.seeds[0]]
-        for method in ("deepall", "cirl")
+        for method in ("deepall", "mix", "cirl")
     }
 
 
