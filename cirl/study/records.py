@@ -89,6 +89,11 @@ def load_history(rows: dict[str, list[Run]]) -> pd.DataFrame:
     return table
 
 
+def late_change(curve: pd.Series) -> float:
+    """How far a curve, one value an epoch, moves over the last fifth of its epochs."""
+    return curve.iloc[-1] - curve.iloc[-1 - max(1, round(len(curve) / 5))] if len(curve) > 1 else float("nan")
+
+
 def recorded(ids: set[str]) -> set[str]:
     """Those of the run ids that have a finished folder or a row in results.csv, without a look at what they hold."""
     collected = {*read_collected("results.csv")["id"]}
