@@ -47,7 +47,7 @@ LITE = dict(  # a day on two cores
 
 STUDIES = {
     "tiny": Study(
-        label="embedded data `tiny`, 18 epochs, a small ConvNet; its Table 1 stands in for Tables 1-4 and 10",
+        label="embedded data `tiny`, 24 epochs, a small ConvNet; its Table 1 stands in for Tables 1-4 and 10",
         tables={1: TINY},
         small=TINY,
         large=None,
