@@ -51,7 +51,7 @@ def victims(root: Path) -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             words = " ".join(process.cmdline())
-            trains = "ipykernel_launcher" in words or "bin/papermill" in words
+            trains = "ipykernel_launcher" in words or "cirl.run.execute" in words
             if trains and process.environ().get("CIRL_ROOT") == str(root):
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
@@ -82,7 +82,7 @@ def kill_one(root, runs, driver, process, kills):
         kills["drivers"] += 1
         return begin(root, runs)
     try:
-        kind = "papermills" if any("bin/papermill" in word for word in process.cmdline()) else "trainings"
+        kind = "papermills" if "cirl.run.execute" in process.cmdline() else "trainings"
         process.send_signal(signal.SIGKILL)
         kills[kind] += 1
     except psutil.NoSuchProcess:
