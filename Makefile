@@ -60,7 +60,7 @@ $(READY): requirements.txt pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --progress-bar on -r requirements.txt
-	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps --editable .  # setuptools warns of folders named like the package
 	@touch $@
 
 help: ## this list
