@@ -702,6 +702,21 @@ def test_the_page_opens_with_the_scoreboard_and_follows_the_paper(recorded):
     assert f"{len(expected & {*RUNS['DeepAll']})} of {len(expected)} runs" in html
 
 
+def test_a_field_that_old_rows_lack_keeps_its_type(recorded):
+    old = Run(seed=8)
+    record(old, 70)
+    records.collect([old], "tiny")
+    table = pd.read_csv(paths.DATA / "results.csv").assign(compile=None, augment=None)
+    table.to_csv(paths.DATA / "results.csv", index=False)
+    new = Run(seed=9)
+    record(new, 71)
+    records.collect([new], "tiny")
+    for name in (old.id, new.id):
+        shutil.rmtree(paths.RUNS / name)
+    found = records.load_runs({"CIRL": [old, new]})
+    assert list(found["accuracy"]) == [70, 71] and not found.attrs["skipped"]
+
+
 def test_rows_without_our_numbers_are_dimmed_and_missing_runs_folded(recorded):
     rows = {**RUNS, "CIRL": [Run(method="cirl")]}
     lines = [["Method", "print", "street", "paper avg"], ["DeepAll", "–", "**71.0**", "–"]]

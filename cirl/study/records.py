@@ -126,7 +126,8 @@ def collect(runs: Iterable[Run], study: str) -> None:
         for name, why in (skipped | no_history).items():
             warnings.warn(f"skipped {name}: {why}", stacklevel=2)
         new = [{"id": name, "study": study, **asdict(by_id[name]), **records[name]} for name in histories]
-        results = pd.concat([results[~results["id"].isin(histories)], pd.DataFrame(new)])
+        kept = results[~results["id"].isin(histories)].astype(object)  # else False joins an empty column as 0.0
+        results = pd.concat([kept, pd.DataFrame(new, dtype=object)])
         new = [epochs.assign(id=name) for name, epochs in histories.items()]
         history = pd.concat([history[~history["id"].isin(histories)], *new])
         history = history[["id", *[column for column in history.columns if column not in ("id", "seconds")]]]
