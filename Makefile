@@ -29,10 +29,10 @@ render: $(READY) ## draw a study's items from the collected results, training no
 	snakemake --config study=$(STUDY) train=no --forceall $(QUIET)
 
 test: $(READY) ## the whole test suite, notebooks included (minutes)
-	pytest -n 2
+	pytest -n 2 --dist worksteal
 
 test-fast: $(READY) ## the tests that take seconds
-	pytest -n 2 -m "not slow"
+	pytest -n 2 --dist worksteal -m "not slow"
 
 test-slurm: $(READY) ## the study on a real SLURM that is installed and started here; needs Debian and root (minutes)
 	python tests/slurm/run.py
