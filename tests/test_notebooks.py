@@ -181,6 +181,14 @@ def test_an_audit_renders_where_some_runs_have_weights_and_some_networks_are_dea
 
 
 @pytest.mark.slow
+def test_the_audit_of_selection_is_drawn_without_any_run(half_a_grid):
+    process = papermill("audit_selection", half_a_grid / "out.ipynb", half_a_grid, ("study", "digits"))
+    assert process.wait() == 0, process.stdout.read()
+    text = (half_a_grid / "figures" / "digits" / "audit_selection.md").read_text(encoding="utf-8")
+    assert f"0 of {len(catalog.expected('audit_selection', 'digits'))} runs" in text
+
+
+@pytest.mark.slow
 def test_attention_is_drawn_and_measured_on_all_images_of_the_target(half_a_grid):
     for run in catalog.expected("figure4", "tiny"):
         record(run, 60, weights=None)

@@ -3,8 +3,6 @@
 from dataclasses import fields
 from fnmatch import fnmatchcase
 
-import pandas as pd
-
 from cirl import paths
 from cirl.errors import UserError
 from cirl.methods.table import LABELS
@@ -57,10 +55,7 @@ def _label(key, common):
 
 def _collected():
     """The runs of the collected results, by id."""
-    if read_collected("results.csv").empty:
-        return {}
     text = dict.fromkeys(("id", *TEXT), str)
-    table = pd.read_csv(
-        paths.DATA / "results.csv", usecols=lambda name: name in ("id", *FIELDS), dtype=text, keep_default_na=False
-    )
+    known = ("id", *FIELDS)
+    table = read_collected("results.csv", usecols=lambda name: name in known, dtype=text, keep_default_na=False)
     return {record["id"]: SavedRun(record, record["id"]) for record in table.to_dict("records")}

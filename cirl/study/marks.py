@@ -40,7 +40,7 @@ def _is_of_other_code(run):
     """Whether config.json names other code; if it cannot be read, the tables skip the run and say so."""
     try:
         recorded = read_json(folder(run) / "config.json").get("provenance")
-    except (OSError, UserError):
+    except UserError:
         return False
     return not isinstance(recorded, dict) or recorded.get("code") != training_digest(run)
 

@@ -286,8 +286,10 @@ def _chosen(record, rule):
     return {name: record[name] for name in always} | chosen
 
 
-def read_collected(name: str) -> pd.DataFrame:
-    """A collected file, without rows if there is none or it is empty; raises UserError naming a damaged line."""
+def read_collected(name: str, **how) -> pd.DataFrame:
+    """A collected file, without rows if there is none or it is empty; raises UserError naming a damaged line.
+
+    `how` is passed to `pandas.read_csv`."""
     file = paths.DATA / name
     if not file.exists() or not file.stat().st_size:
         if file.exists():
@@ -302,4 +304,4 @@ def read_collected(name: str) -> pd.DataFrame:
             damaged = True
         if damaged:
             raise UserError(f"{file}, line {reader.line_num}, is damaged. Restore it with git checkout.")
-    return pd.read_csv(file)
+    return pd.read_csv(file, **how)
