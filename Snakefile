@@ -74,6 +74,8 @@ def asked(resource):
     return lambda wildcards: resources.resources(RUNS[wildcards.id])[resource]
 
 
+logger.addFilter(lambda record: not str(record.msg).startswith(("Select jobs", "Execute ", "Touching output")))
+
 if workflow.is_main_process and TRAIN:
     try:
         done = {id for id, run in RUNS.items() if marks.mark(run)}

@@ -26,7 +26,7 @@ def agreement(runs: list[Run]) -> pd.DataFrame:
 
 
 def sentence(table: pd.DataFrame, expected: int) -> str:
-    """`16 of 16 runs agree with the records, 14 bit for bit; largest difference 0.2 points.`"""
+    """`12 of 12 runs agree with the records, 11 bit for bit; largest difference 0.2 points.`"""
     agree = (table["difference"].abs() <= TOLERANCE).sum()
     text = f"{agree} of {expected} runs agree with the records within {TOLERANCE:g} point"
     text += f", {table['identical'].sum()} bit for bit"
@@ -49,7 +49,7 @@ def write_agreement(study: str) -> str:
 
 
 def progress(runs: list[Run], cores: int) -> str:
-    """`5 of 16 runs done, about 7 min left`: from the recorded times, scaled by the speed of this machine so far."""
+    """`5 of 12 runs done, about 7 min left`: from the recorded times, scaled by the speed of this machine so far."""
     here, _ = records.folder_records(runs)
     kept, _ = records.collected_records(runs)
     text = f"{len(here)} of {len(runs)} runs done"

@@ -303,11 +303,10 @@ def all_runs(name: str, with_extras: bool = False) -> list[Run]:
 
 
 def core(name: str) -> list[Run]:
-    """What `make` trains to check the records: DeepAll, Mix and CIRL on every target, the variants on one; seed 0."""
+    """What `make` trains to check the records: DeepAll, Mix and CIRL on every target; seed 0."""
     this = study(name)
     main = [run for method in ("deepall", "mix", "cirl") for run in runs_of(name, this.small, None, method=method)]
-    variants = [run for row in VARIANTS.values() for run in runs_of(name, this.small, (this.task,), **row)]
-    return [run for run in dict.fromkeys([*main, *variants]) if run.seed == this.seeds[0]]
+    return [run for run in dict.fromkeys(main) if run.seed == this.seeds[0]]
 
 
 def notebooks(name: str, weights: bool = True, trained: list[Run] | None = None) -> dict[str, tuple[str, ...]]:
