@@ -31,7 +31,8 @@ from cirl.run.folder import RULES, folder, is_finished, other_fields
 FIELDS = [field.name for field in fields(Run)]
 CHOSEN = ("epoch", "source_val", "target", "invariance", "independence")  # what a record holds of the epoch of a rule
 _RESULTS = [f"{rule}.{name}" for rule in RULES for name in CHOSEN]
-ORIGIN = ("commit", "code", "data_digest", "weights_digest", "cpu", "threads")  # what a record keeps of its provenance
+# what a record keeps of its provenance
+ORIGIN = ("commit", "code", "data_digest", "weights_digest", "cpu", "capability", "threads")
 
 
 def pairs(rows: dict[str, list[Run]]) -> list[tuple[str, Run]]:
