@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from cirl.methods.table import LABELS
-from cirl.run.config import Run, settings
+from cirl.run.config import Run
 from cirl.study import catalog, records
 
 ROOT = Path(__file__).parent.parent
@@ -24,7 +24,7 @@ def test_a_method_has_converged_on_tiny(method):
     runs = {run.id for run in catalog.rows("methods", "tiny")[LABELS[method]]}
     history = pd.read_csv(ROOT / "data" / "history.csv")
     history = history[history["id"].isin(runs)]
-    if history["id"].nunique() < len(settings("tiny").domains):
-        pytest.skip("not on every target yet")
+    if history["id"].nunique() < len(runs):
+        pytest.skip("not on every target with every seed yet: the mean of one seed moves by up to 1.1 points by chance")
     curve = history.groupby("epoch")["source_val"].mean()
     assert len(curve) >= Run("tiny").epochs and abs(records.late_change(curve)) < BEYOND.get(method, BOUND)

@@ -86,7 +86,7 @@ STUDIES = {
         both_recipes=(),
         items=(
             *("table03", "table13", "table05", "table06", "figure3", "figure4", "figure6", "figure5b"),
-            *("curves", "audit_selection", "audit_importance", "audit_independence"),
+            *("curves", "curves_targets", "audit_selection", "audit_importance", "audit_independence"),
         ),
         targets=("sketch",),
     ),
