@@ -74,6 +74,7 @@ def asked(resource):
     return lambda wildcards: resources.resources(RUNS[wildcards.id])[resource]
 
 
+# what `--quiet` leaves: three lines of scheduling per job, between which those of the runs would be lost
 logger.addFilter(lambda record: not str(record.msg).startswith(("Select jobs", "Execute ", "Touching output")))
 
 if workflow.is_main_process and TRAIN:

@@ -6,12 +6,11 @@ import pandas as pd
 import pytest
 
 from cirl.methods.table import LABELS
-from cirl.run.config import Run
+from cirl.run.config import Run, settings
 from cirl.study import catalog, records
 
 ROOT = Path(__file__).parent.parent
-BOUND = 0.5  # points of source validation over the last fifth of the epochs
-BEYOND = {"mix": 0.6}  # measured +0.54, named in figures/tiny/curves.md
+NOT_MET = {"mix": "+0.54 over three seeds", "masf": "+1.09, one seed; single seeds of Mix move by as much"}
 
 
 def test_the_late_change_is_that_of_the_last_fifth():
@@ -19,12 +18,18 @@ def test_the_late_change_is_that_of_the_last_fifth():
     assert pd.isna(records.late_change(pd.Series([3.0])))
 
 
-@pytest.mark.parametrize("method", LABELS)
+def expected(method):
+    """A method, marked if its records are known not to meet the bound; strict, so that the mark goes when they do."""
+    marks = [pytest.mark.xfail(reason=NOT_MET[method], strict=True)] if method in NOT_MET else []
+    return pytest.param(method, marks=marks)
+
+
+@pytest.mark.parametrize("method", [*map(expected, LABELS)])
 def test_a_method_has_converged_on_tiny(method):
     runs = {run.id for run in catalog.rows("methods", "tiny")[LABELS[method]]}
     history = pd.read_csv(ROOT / "data" / "history.csv")
     history = history[history["id"].isin(runs)]
-    if history["id"].nunique() < len(runs):
-        pytest.skip("not on every target with every seed yet: the mean of one seed moves by up to 1.1 points by chance")
+    if history["id"].nunique() < len(settings("tiny").domains):
+        pytest.skip("not on every target yet")
     curve = history.groupby("epoch")["source_val"].mean()
-    assert len(curve) >= Run("tiny").epochs and abs(records.late_change(curve)) < BEYOND.get(method, BOUND)
+    assert len(curve) >= Run("tiny").epochs and abs(records.late_change(curve)) < 0.5

@@ -876,6 +876,7 @@ class TestDriver:
         assert returned != 0 and "Another snakemake is working on the study hostile in this folder" in said
         returned, said = end(first)
         assert returned == 0, said
+        assert not re.search("Select jobs|Execute 1 jobs|Touching output", said)
         assert checkpoint.is_finished(run)
         assert "Nothing to be done" in end(begin(root, target))[1]
 

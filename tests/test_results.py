@@ -117,6 +117,17 @@ def test_collecting_twice_changes_nothing(recorded):
     assert [(paths.DATA / name).read_bytes() for name in ("results.csv", "history.csv")] == before
 
 
+def test_a_collected_record_names_the_machine_that_trained_it(recorded):
+    run = RUNS["DeepAll"][0]
+    file = paths.RUNS / run.id / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config["provenance"] |= {"cpu": "a CPU", "capability": "AVX2", "threads": 3}
+    file.write_text(json.dumps(config), encoding="utf-8")
+    records.collect([run], "tiny")
+    row = pd.read_csv(paths.DATA / "results.csv").set_index("id").loc[run.id]
+    assert [row["cpu"], row["capability"], row["threads"]] == ["a CPU", "AVX2", 3]
+
+
 def test_rules_read_their_own_numbers(recorded):
     assert records.load_runs(RUNS)["accuracy"].tolist() == [70, 72, 60, 64]
     assert records.load_runs(RUNS, "oracle")["accuracy"].tolist() == [75, 77, 65, 69]

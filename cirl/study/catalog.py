@@ -123,13 +123,15 @@ def figure3(name: str) -> Rows:
     return {"CIRL": [Run("tiny", "street")]}
 
 
+def curves_targets(name: str) -> Rows:
+    """The main methods, DeepAll, Mix and CIRL, on every target, for the training curves of each target."""
+    return {LABELS[each]: runs_of(name, study(name).small, None, method=each) for each in ("deepall", "mix", "cirl")}
+
+
 def figure4_figure6(name: str) -> Rows:
-    """Grad-CAM of DeepAll, Mix and CIRL, every target, the first seed."""
-    this = study(name)
-    return {
-        LABELS[method]: [run for run in runs_of(name, this.small, None, method=method) if run.seed == this.seeds[0]]
-        for method in ("deepall", "mix", "cirl")
-    }
+    """Grad-CAM of the main methods, every target, the first seed."""
+    first = study(name).seeds[0]
+    return {row: [run for run in runs if run.seed == first] for row, runs in curves_targets(name).items()}
 
 
 def figure5ab(name: str, large: bool = False) -> Rows:
@@ -200,11 +202,6 @@ def audit_tau(name: str) -> Rows:
 def curves(name: str) -> Rows:
     """Every method of the main table (on the embedded data: every method), for the training curves."""
     return {row: runs for row, runs in audit_selection(name).items() if row in LABELS.values()}
-
-
-def curves_targets(name: str) -> Rows:
-    """The main methods, for the training curves of each target."""
-    return {row: runs for row, runs in curves(name).items() if row in ("DeepAll", "Mix", "CIRL")}
 
 
 def _result_table(number: int) -> Item:
@@ -309,10 +306,8 @@ def all_runs(name: str, with_extras: bool = False) -> list[Run]:
 
 
 def core(name: str) -> list[Run]:
-    """What `make` trains to check the records: DeepAll, Mix and CIRL on every target; seed 0."""
-    this = study(name)
-    main = [run for method in ("deepall", "mix", "cirl") for run in runs_of(name, this.small, None, method=method)]
-    return [run for run in dict.fromkeys(main) if run.seed == this.seeds[0]]
+    """What `make` trains to check the records: the main methods on every target, the first seed."""
+    return [run for runs in figure4_figure6(name).values() for run in runs]
 
 
 def notebooks(name: str, weights: bool = True, trained: list[Run] | None = None) -> dict[str, tuple[str, ...]]:
