@@ -18,6 +18,7 @@ export PYTHONUTF8 ?= 1
 
 all: $(READY) ## set up, train a core on the embedded data, compare it with the records, draw every figure and table
 	snakemake --config study=tiny core=yes $(QUIET)
+	@echo "Open figures/tiny/report.html"
 
 everything: $(READY) ## train the whole study on the embedded data, all methods and seeds (a night)
 	snakemake --config study=tiny extras=yes $(QUIET)
@@ -61,6 +62,8 @@ $(READY): requirements.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --progress-bar on -r requirements.txt
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps --editable .  # setuptools warns of folders named like the package
+	@mkdir -p .venv/etc/ipython  # no warning of each kernel that its connection to this machine is not encrypted
+	@echo "c.IPKernelApp.log_level = 'ERROR'" > .venv/etc/ipython/ipython_kernel_config.py
 	@touch $@
 
 help: ## this list

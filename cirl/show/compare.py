@@ -37,10 +37,9 @@ def table_lines(table: pd.DataFrame) -> list[list[str]]:
     lines = [["", *columns, "95 % CI", "seeds"]]
     for row, part in table.groupby("row", sort=False):
         cells = part.set_index("column")
-        average = cells.loc["avg"] if "avg" in cells.index else None
-        shown = [_spread(cells.loc[name]) if name in cells.index else "–" for name in columns]
-        seeds = "–" if average is None else f"{int(average['n'])}"
-        lines.append([row, *shown, _interval(average, ""), seeds])
+        average = cells.reindex(["avg"]).iloc[0]
+        shown = [_spread(cells.loc[name]) if name in cells.index else tables.UNKNOWN for name in columns]
+        lines.append([row, *shown, tables.interval(average["low"], average["high"]), tables.number(average["n"], 0)])
     return lines
 
 
@@ -48,15 +47,11 @@ def difference_lines(table: pd.DataFrame, baseline: str) -> list[list[str]]:
     """`paired` differences as lines of cells."""
     head = ["", f"above {baseline}", "95 % CI", "pairs", "verdict"]
     return [head] + [
-        [row["row"], f"{row['mean']:+.1f}", _interval(row, "+"), str(row["n"]), row["verdict"]]
-        for _, row in table.sort_values("mean", ascending=False).iterrows()
-        if row["n"]
+        [row.row, f"{row.mean:+.1f}", tables.interval(row.low, row.high, sign="+"), str(row.n), row.verdict]
+        for row in table.sort_values("mean", ascending=False).itertuples()
+        if row.n
     ]
 
 
 def _spread(cell):
     return f"{cell['mean']:.1f}" + ("" if pd.isna(cell["std"]) else f" ± {cell['std']:.1f}")
-
-
-def _interval(cell, sign):
-    return "–" if cell is None or pd.isna(cell["low"]) else f"[{cell['low']:{sign}.1f}, {cell['high']:{sign}.1f}]"

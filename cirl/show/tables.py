@@ -84,10 +84,8 @@ def page(table: pd.DataFrame, first: str, columns: dict[str, str], digits: int =
         cells = {cell.column: cell for cell in table[table["row"] == row].itertuples()}
         last = cells["avg"]
         shown = [_cell(cells[column], best[column], digits, column != "avg") for column in kept]
-        interval = UNKNOWN if pd.isna(last.low) else f"[{last.low:.{digits}f}, {last.high:.{digits}f}]"
-        lines.append(
-            [row, *shown, interval, number(last.n, 0), number(last.paper, 2), number(last.difference, digits, "+")]
-        )
+        spread = [interval(last.low, last.high, digits), number(last.n, 0)]
+        lines.append([row, *shown, *spread, number(last.paper, 2), number(last.difference, digits, "+")])
     filled = [place for place, cells in enumerate(zip(*lines[1:], strict=True)) if set(cells) != {UNKNOWN}]
     return [[line[place] for place in filled] for line in lines]
 
@@ -107,6 +105,11 @@ def latex(lines: list[list[str]]) -> str:
 def number(value: float, digits: int, sign: str = "") -> str:
     """A number with `digits` decimals, or a dash if it is unknown."""
     return UNKNOWN if pd.isna(value) else f"{value:{sign}.{digits}f}"
+
+
+def interval(low: float, high: float, digits: int = 1, sign: str = "") -> str:
+    """The ends of an interval in brackets, or a dash if they are unknown."""
+    return UNKNOWN if pd.isna(low) else f"[{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"
 
 
 def _latex(cell):
