@@ -9,6 +9,7 @@ RAW = DATA / "raw"
 CACHE = DATA / "cache"
 RUNS = DATA / "runs"
 PAPER = DATA / "paper"
+ATTENTION = DATA / "attention"
 FIGURES = ROOT / "figures"
 NOTEBOOKS = ROOT / "notebooks"
 

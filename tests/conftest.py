@@ -20,7 +20,7 @@ def one_thread():
 def workspace(tmp_path, monkeypatch):
     """An empty project root for the test."""
     monkeypatch.setenv("CIRL_ROOT", str(tmp_path))
-    for name in ("DATA", "RAW", "CACHE", "RUNS", "FIGURES"):
+    for name in ("DATA", "RAW", "CACHE", "RUNS", "ATTENTION", "FIGURES"):
         there = tmp_path / getattr(paths, name).relative_to(paths.ROOT)
         monkeypatch.setattr(paths, name, there)
     return tmp_path

@@ -1,18 +1,24 @@
 """Each measure of the audits on made-up data whose answer is known."""
 
+import hashlib
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers import record
 from scipy.special import hyp2f1
 
-from cirl import losses, metrics
+from cirl import losses, metrics, paths
 from cirl.analysis import attention, audits, properties
 from cirl.data import tiny
 from cirl.data.batches import loaders
+from cirl.data.layouts import index
 from cirl.methods import build
-from cirl.run import checkpoint
+from cirl.run import checkpoint, files
 from cirl.run.config import Run
+from cirl.study import records
 
 SHAPES, DOMAINS = 240, 4
 DIGIT = np.arange(SHAPES) % 10
@@ -273,6 +279,53 @@ def test_the_strokes_of_tiny_are_a_small_part_of_the_image():
     assert (share > 0.02).all() and (share < 0.6).all()
 
 
+@pytest.fixture
+def looked(workspace):
+    """A run with weights that was looked at and collected: the run, the index, the look."""
+    run = Run(method="deepall")
+    weights = checkpoint.serialized(build(run, 10).state_dict())
+    record(run, 70, weights=hashlib.sha256(weights).hexdigest())
+    files.write(checkpoint.folder(run) / "model.pt", weights)
+    records.collect([run], "tiny")
+    table = index("tiny")
+    return run, table, attention.look(run, table)
+
+
+def same(one, other):
+    pd.testing.assert_frame_equal(one.values, other.values, check_dtype=False, rtol=1e-6)
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("images", "maps", "predicted"))
+
+
+def test_what_a_run_attends_to_is_shown_after_its_weights_are_gone(looked):
+    run, table, look = looked
+    assert len(look.images) == 10 and [*table["label"][look.images]] == [*range(10)] and look.maps.max() == 255
+    assert {*table["domain"][look.images]} == {run.target} and len(look.values) == 10 * tiny.PER_CLASS
+    shutil.rmtree(checkpoint.folder(run))
+    assert same(attention.look(run, table), look)
+    assert attention.look(run, table, per_class=2) is None  # only the usual number is kept
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_maps_of_other_weights_are_not_shown(here, looked):
+    run, table, look = looked
+    other = checkpoint.serialized({name: value + 0.01 for name, value in build(run, 10).state_dict().items()})
+    record(run, 70, weights=hashlib.sha256(other).hexdigest())
+    files.write(checkpoint.folder(run) / "model.pt", other)
+    records.collect([run], "tiny")
+    if here:
+        assert not np.array_equal(attention.look(run, table).maps, look.maps)
+    else:
+        shutil.rmtree(checkpoint.folder(run))
+        assert attention.look(run, table) is None
+
+
+def test_a_damaged_file_of_maps_is_made_again(looked):
+    run, table, look = looked
+    file = paths.ATTENTION / f"{run.id}.npz"
+    file.write_bytes(file.read_bytes()[:1000])
+    assert same(attention.look(run, table), look) and len(file.read_bytes()) > 1000
+
+
 # runs
 
 
@@ -292,8 +345,6 @@ def test_the_views_are_those_of_the_records():
 
 
 def test_a_run_without_weights_is_missing(workspace):
-    from helpers import record
-
     whole, bare, none = (Run(method="deepall", seed=seed) for seed in (0, 1, 2))
     for run in (whole, bare):
         record(run, 70)

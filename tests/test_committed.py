@@ -33,3 +33,9 @@ def test_a_method_has_converged_on_tiny(method):
         pytest.skip("not on every target yet")
     curve = history.groupby("epoch")["source_val"].mean()
     assert len(curve) >= Run("tiny").epochs and abs(records.late_change(curve)) < 0.5
+
+
+def test_the_page_of_methods_explains_the_line_of_chance_only_where_it_is_drawn():
+    accuracies = pd.read_csv(ROOT / "figures" / "tiny" / "methods.csv")[[*settings("tiny").domains]]
+    caption = (ROOT / "figures" / "tiny" / "methods.md").read_text(encoding="utf-8")
+    assert ("dotted: chance" in caption) == bool(accuracies.min().min() < 30)

@@ -298,6 +298,12 @@ def test_a_column_without_numbers_is_left_out(recorded):
     assert "95 % CI" in tables.page(table, "Method", columns)[0]
 
 
+def test_an_interval_shows_both_ends_and_a_dash_where_there_is_none():
+    assert tables.interval(-0.44, 1.36) == "[-0.4, 1.4]"
+    assert tables.interval(-0.44, 1.36, digits=2, sign="+") == "[-0.44, +1.36]"
+    assert tables.interval(float("nan"), float("nan")) == tables.UNKNOWN
+
+
 def test_an_unknown_table_of_the_paper_is_refused():
     with pytest.raises(UserError, match="Tables 1 to 14"):
         tables.published(15)

@@ -24,18 +24,14 @@ from cirl.data.batches import Loaders, loaders
 from cirl.methods.base import Method
 from cirl.run.checkpoint import load_model
 from cirl.run.config import Run
-from cirl.run.folder import folder, is_finished
+from cirl.run.folder import has_weights
 from cirl.study import records
 
 
 def with_weights(rows: dict[str, list[Run]]) -> tuple[pd.DataFrame, list[tuple[str, Run]]]:
     """The records of an item's runs that have weights, and these runs with their rows; the others count as missing."""
-    pairs = records.pairs(rows)
-    ready = [(row, run) for row, run in pairs if (folder(run) / "model.pt").exists() and is_finished(run)]
-    table = records.load_runs({row: [run for its, run in ready if its == row] for row in rows})
-    expected, found = ({run.id for _, run in some} for some in (pairs, ready))
-    table.attrs.update(expected=len(expected), missing=sorted(expected - found))
-    return table, ready
+    ready = [(row, run) for row, run in records.pairs(rows) if has_weights(run)]
+    return records.load_some(rows, ready), ready
 
 
 @torch.inference_mode()

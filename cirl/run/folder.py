@@ -23,6 +23,11 @@ def is_finished(run: Run) -> bool:
     return os.path.exists(folder(run) / "metrics.json")
 
 
+def has_weights(run: Run) -> bool:
+    """Whether the run is finished and its weights are in its folder."""
+    return is_finished(run) and (folder(run) / "model.pt").exists()
+
+
 def other_fields(run: Run, config: dict) -> list[str]:
     """The fields of a run whose value in a config.json differs. A field that the config lacks counts as equal."""
     return [name for name, value in asdict(run).items() if config.get(name, value) != value]

@@ -69,6 +69,14 @@ def load_runs(rows: dict[str, list[Run]], rule: str = "source_val", importance: 
     return table
 
 
+def load_some(rows: dict[str, list[Run]], ready: list[tuple[str, Run]]) -> pd.DataFrame:
+    """`load_runs` of some of an item's runs; the others count as missing."""
+    table = load_runs({row: [run for its, run in ready if its == row] for row in rows})
+    expected, found = ({run.id for _, run in some} for some in (pairs(rows), ready))
+    table.attrs.update(expected=len(expected), missing=sorted(expected - found))
+    return table
+
+
 def load_history(rows: dict[str, list[Run]]) -> pd.DataFrame:
     """One row per epoch of the finished runs of an item, with the item's row and the run's seed and target."""
     runs = {run.id: run for _, run in pairs(rows)}
