@@ -100,6 +100,25 @@ def test_collecting_keeps_the_rows_of_runs_that_are_not_here(recorded):
     assert table.loc[RUNS["DeepAll"][0].id, "study"] == "tiny"
 
 
+def test_collecting_leaves_the_lines_of_other_runs_as_they_are(recorded):
+    """`1` and `1.0` in one column, empty cells: nothing that is kept is read as a number and written again."""
+    records.collect(RUNS["DeepAll"], "tiny")
+    paths.RUNS.rename(recorded / "gone")
+    kept = {}
+    for name in ("results.csv", "history.csv"):
+        file = paths.DATA / name
+        table = pd.read_csv(file, dtype=str)
+        epoch = next(column for column in table if column.endswith("epoch"))
+        table.loc[0, epoch] = f"{float(table[epoch][0]):.1f}"
+        table.to_csv(file, index=False)
+        kept[file] = file.read_text(encoding="utf-8").splitlines()
+    other = Run(method="cirl")
+    record(other, 88)
+    records.collect([other], "tiny")
+    for file, lines in kept.items():
+        assert {*lines} < {*file.read_text(encoding="utf-8").splitlines()}
+
+
 def test_a_collected_row_of_other_fields_is_not_mistaken_for_the_run(recorded):
     """A default changed since: the id is the same, the run is not."""
     records.collect(RUNS["DeepAll"], "tiny")

@@ -129,20 +129,23 @@ def collect(runs: Iterable[Run], study: str) -> None:
     Reading and writing happen under a lock, so that two processes at the same time lose nothing."""
     by_id = {run.id: run for run in runs}
     with _collecting():
-        results, history = read_collected("results.csv"), read_collected("history.csv")
+        text = dict(dtype=str, keep_default_na=False)  # lines of other runs are kept to the letter
+        results, history = (read_collected(name, **text) for name in ("results.csv", "history.csv"))
         records, skipped = folder_records(by_id.values(), importance=True)
         histories, no_history = _folder_histories(by_id[name] for name in records)
         for name, why in (skipped | no_history).items():
             warnings.warn(f"skipped {name}: {why}", stacklevel=2)
         new = [{"id": name, "study": study, **asdict(by_id[name]), **records[name]} for name in histories]
-        kept = results[~results["id"].isin(histories)].astype(object)  # else False joins an empty column as 0.0
-        results = pd.concat([kept, pd.DataFrame(new, dtype=object)])
-        new = [epochs.assign(id=name) for name, epochs in histories.items()]
+        results = pd.concat([results[~results["id"].isin(histories)], pd.DataFrame(new, dtype=object)])
+        new = [epochs.assign(id=name).astype(object) for name, epochs in histories.items()]
         history = pd.concat([history[~history["id"].isin(histories)], *new])
         history = history[["id", *[column for column in history.columns if column not in ("id", "seconds")]]]
         if histories:
             write(paths.DATA / "results.csv", results.sort_values("id").to_csv(index=False))
-            write(paths.DATA / "history.csv", history.sort_values(["id", "epoch"]).to_csv(index=False))
+            history = history.sort_values(
+                ["id", "epoch"], key=lambda cells: cells.astype(float) if cells.name == "epoch" else cells
+            )
+            write(paths.DATA / "history.csv", history.to_csv(index=False))
 
 
 @contextmanager
