@@ -793,6 +793,17 @@ def test_an_interval_has_the_digits_of_its_measure(value, differences, text):
     assert verdict(differences, value=value).interval == text
 
 
+def test_the_page_prefers_real_data_as_soon_as_the_claim_is_measured_on_every_target(recorded):
+    rows = catalog.rows("table01", "digits")
+    first = [run for run in (*rows["DeepAll"], *rows["CIRL"]) if run.seed == 0]
+    for run in (*first[:-1], *catalog.rows("table01", "tiny")["CIRL"]):
+        record(run, 70)
+    assert page.most_real("table01") == page.most_real("table11") == "tiny"
+    record(first[-1], 70)
+    assert page.most_real("table01") == page.most_real("table11") == "digits"
+    assert page.most_real("table05") == "tiny"  # its claims are about the variants
+
+
 def test_the_page_over_all_studies_takes_each_item_from_the_most_real_study_with_records(recorded):
     assert page.most_real("table05") == page.most_real("figure1") == "tiny"
     for run in catalog.expected("table01", "digits"):

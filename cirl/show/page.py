@@ -68,7 +68,7 @@ def page(study: str | None = None) -> str:
 
 
 def most_real(stem: str) -> str | None:
-    """The most real study that has half of an item's runs recorded, otherwise the one with the largest share.
+    """The most real study that has measured the item's claim or recorded half of its runs; else that with most of them.
 
     Only studies that have drawn the item count, if there are any. A drawing without runs is taken from the embedded
     data."""
@@ -79,9 +79,16 @@ def most_real(stem: str) -> str | None:
     runs = {name: {run.id for run in catalog.expected(stem, name)} for name in having}
     shares = {name: len(records.recorded(ids)) / len(ids) for name, ids in runs.items()}
     return next(
-        (name for name, share in shares.items() if share >= 0.5),
+        (name for name, share in shares.items() if share >= 0.5 or (share and _is_measured(stem, name))),
         max(shares, key=shares.__getitem__, default=None),
     )
+
+
+def _is_measured(stem, name):
+    """Whether the first claim about the item's runs has been measured on every target."""
+    runs = catalog.expected(stem, name)
+    item = next((claim.item for claim in claims.claims(name) if catalog.expected(claim.item, name) == runs), None)
+    return item is not None and claims.verdicts(name, item)[0].n >= len({run.target for run in runs})
 
 
 def _template():
