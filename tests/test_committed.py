@@ -10,7 +10,11 @@ from cirl.run.config import Run, settings
 from cirl.study import catalog, records
 
 ROOT = Path(__file__).parent.parent
-NOT_MET = {"mix": "+0.54 over three seeds", "masf": "+1.09, one seed; single seeds of Mix move by as much", "eisnet": "+0.91, two seeds"}
+NOT_MET = {  # method -> its change over the last fifth of the epochs
+    "mix": "+0.54 over three seeds",
+    "masf": "+0.65 over two seeds",
+    "eisnet": "+0.91 over two seeds",
+}
 
 
 def test_the_late_change_is_that_of_the_last_fifth():

@@ -282,8 +282,7 @@ def test_an_item_carries_study_training_coverage_and_what_is_missing(recorded):
     epochs = Run().epochs
     for piece in (
         "**Table 1, stand-in on tiny.** A caption.",
-        f"{epochs} epochs, seed",
-        "4 of 5 runs",
+        f"{epochs} epochs, seeds 0 and 1. 4 of 5 runs",  # the seeds of the records, not all that the study wants
         "| x | 1 |",
         "? undecided: CIRL is above DeepAll on tiny (convnet32): –, n = 0",
         "<summary>Missing runs (1)</summary>\n\n- `tiny-",

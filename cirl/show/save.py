@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 from cirl import paths
 from cirl.data.benchmarks import NOTES
-from cirl.run.config import Run
 from cirl.run.files import write
 from cirl.show import claims, tables
 from cirl.study import catalog, records, studies
@@ -74,7 +73,9 @@ class Output:
     def _basis(self, stem, runs):
         """What an item rests on: study, epochs and seeds, coverage, notes on the data."""
         sentences = [f"Study `{self.study}`: {self.label}."]
-        sentences += [training(expected)] if (expected := catalog.expected(stem, self.study)) else []
+        expected = catalog.expected(stem, self.study)
+        seeds = {run.seed for run in expected} if runs is None else {*runs["seed"]}
+        sentences += [training({run.epochs for run in expected}, seeds)] if expected and seeds else []
         if runs is not None:
             digests = runs["data_digest"].unique() if "data_digest" in runs else []
             sentences += [
@@ -90,10 +91,9 @@ def missing_runs(ids: list[str]) -> str:
     return f"<details><summary>Missing runs ({len(ids)})</summary>\n\n{lines}\n\n</details>"
 
 
-def training(runs: list[Run]) -> str:
+def training(epochs: set[int], seeds: set[int]) -> str:
     """`5 epochs, seeds 0, 1 and 2.`"""
-    epochs, seeds = (sorted({getattr(run, name) for run in runs}) for name in ("epochs", "seed"))
-    return f"{_listed(epochs)} epochs, {'seed' if len(seeds) == 1 else 'seeds'} {_listed(seeds)}."
+    return f"{_listed(sorted(epochs))} epochs, {'seed' if len(seeds) == 1 else 'seeds'} {_listed(sorted(seeds))}."
 
 
 def known_part(finding: str) -> str:
