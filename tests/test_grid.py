@@ -3,7 +3,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import nbformat
@@ -13,6 +13,7 @@ from cirl import paths
 from cirl.errors import UserError
 from cirl.methods.table import METHOD_NAMES
 from cirl.run.config import settings
+from cirl.run.recipe import PAPER, parse_recipe
 from cirl.show import tables
 from cirl.study import catalog
 from cirl.study.studies import STUDIES
@@ -88,7 +89,18 @@ def test_the_audits_add_few_runs_and_only_for_the_recipes():
 def test_the_weight_of_the_printed_equation_is_varied_alone(name):
     runs = [run for runs in catalog.rows("audit_tau", name).values() for run in runs]
     assert [run.tau for run in runs] == [0.0005, 0.002, 0.01, 0.02, 0.05, 2]
-    assert {(run.recipe, run.target, run.seed) for run in runs} == {("paper", STUDIES[name].task, 0)}
+    recipe = catalog.equations(STUDIES[name].small)
+    assert {(run.recipe, run.target, run.seed) for run in runs} == {(recipe, STUDIES[name].task, 0)}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_printed_equations_are_trained_with_the_bound_of_the_gradient_of_the_default(name):
+    small = STUDIES[name].small
+    default, printed = (
+        parse_recipe(recipe) for recipe in (settings(small["dataset"]).recipe, catalog.equations(small))
+    )
+    assert printed == replace(PAPER, clip=default.clip or PAPER.clip)
+    assert (default.clip == 3) == (name in ("tiny", "digits"))
 
 
 def test_a_title_says_on_what_an_item_stands():

@@ -41,7 +41,7 @@ LITE = dict(  # a day on two cores
     backbone="resnet50",
     weights="data/raw/weights/resnet50_imagenet.pt",
     image_size=96,
-    epochs=5,
+    epochs=5,  # DeepAll without art_painting, source validation per epoch: 84.9, 88.3, 89.8, 90.4, 90.7 %
     recipe="+originals=1+partner=any",
 )
 
@@ -52,6 +52,7 @@ STUDIES = {
         small=TINY,
         large=None,
         task="street",
+        rivals={1: ("jigen", "ccsa", "crossgrad", "mmd_aae", "ddaig", "l2a_ot", "metareg", "masf", "eisnet")},
         both_recipes=(1,),
         sweep_targets=("street",),
         sweep_seeds=(0,),
