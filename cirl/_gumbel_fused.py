@@ -1,8 +1,7 @@
 r"""The masks of `gumbel`, drawn and differentiated fast: the same distribution and the same gradient.
 
 A Gumbel variable is -log E with E = -log U, U uniform, so exp((log z + xi) / T) is (z / E)^(1/T), and one draw p is
-q^2 with q = (z / E)^(1/2T) scaled to length one. The images are taken a few at a time, so that their
-draws stay in the cache.
+q^2 with q = (z / E)^(1/2T) scaled to length one. The draws are made in tiles that stay in the cache.
 """
 
 import math
@@ -10,8 +9,8 @@ import math
 import numpy as np
 import torch
 
-CHUNK = 2**18  # numbers at a time
-KEEP = 2**25  # numbers that may be kept for the backward pass; beyond, the noise is drawn again from its seed
+TILE = 2**18  # numbers that are drawn at a time: few enough for the cache
+KEEP = 3 * 2**24  # numbers that are kept for the backward pass, 200 MB; it draws the others again from their seeds
 
 
 class _GumbelMask(torch.autograd.Function):
@@ -20,85 +19,99 @@ class _GumbelMask(torch.autograd.Function):
     @staticmethod
     def forward(ctx, log_z, k, temperature):
         z = torch.softmax(log_z, 1)
-        ctx.k, ctx.temperature, ctx.seed = k, temperature, _new_seed()
-        keep, ctx.draws, best = k * z.numel() <= KEEP, [], torch.empty_like(z)
-        for rows in _chunks(z, k):
-            q = _draws(z, rows, ctx)
-            torch.amax(q, 1, out=best[rows])
-            ctx.draws += [q] * keep
+        ctx.k, ctx.temperature, ctx.seed, ctx.room, ctx.kept = k, temperature, _new_seed(), KEEP, []
+        best = torch.zeros_like(z)
+        for rows, draws in _tiles(z, k):
+            q = _draws(z, rows, draws, ctx)
+            torch.maximum(best[rows], q.amax(1), out=best[rows])
+            _keep(ctx, q, q.numel())
         ctx.save_for_backward(z, best)
         return best.square()
 
     @staticmethod
     def backward(ctx, grad):
         z, best = ctx.saved_tensors
-        pull, push = grad * best.square(), torch.empty_like(z)
-        for i, rows in enumerate(_chunks(z, ctx.k)):
-            q = ctx.draws[i] if ctx.draws else _draws(z, rows, ctx)
-            winners = torch.ge(q, best[rows, None], out=torch.empty_like(q))  # ones and zeros, (images, k, N)
-            won = torch.bmm(winners, pull[rows, :, None])  # what each draw has won, (images, k, 1)
-            torch.bmm(won.mT, torch.mul(q, q, out=winners), out=push[rows, None])
+        pull, push = grad * best.square(), torch.zeros_like(z)
+        for i, (rows, draws) in enumerate(_tiles(z, ctx.k)):
+            q = ctx.kept[i] if i < len(ctx.kept) else _draws(z, rows, draws, ctx)
+            winners = torch.ge(q, best[rows, None], out=torch.empty_like(q))  # ones and zeros, (images, draws, N)
+            won = torch.bmm(winners, pull[rows, :, None])  # what each draw has won, (images, draws, 1)
+            push[rows, None] += torch.bmm(won.mT, torch.mul(q, q, out=winners))
         return (pull - push) / ctx.temperature, None, None
 
 
-def _chunks(z, k):
-    """A few images at a time."""
-    size = max(1, CHUNK // (k * z.shape[1]))
-    return [slice(first, min(first + size, len(z))) for first in range(0, len(z), size)]
+def _tiles(z, k):
+    """All draws of a few images at a time, or some of the draws of one image."""
+    images, draws = max(1, TILE // (k * z.shape[1])), max(1, TILE // z.shape[1])
+    return [(rows, some) for rows in _parts(len(z), images) for some in _parts(k, draws)]
 
 
-def _draws(z, rows, ctx):
-    """q of k draws for some of the images, (images, k, N)."""
+def _draws(z, rows, draws, ctx):
+    """q of some draws for some of the images, (images, draws, N)."""
+    B, N = z.shape
     z = -z[rows, None]
-    log_U = _log_uniform((len(z), ctx.k, z.shape[2]), z, ctx.seed + rows.start)
+    log_U = _log_uniform((len(z), draws.stop - draws.start, N), z, ctx.seed + rows.start + B * draws.start)
     return _unit(_root(torch.div(z, log_U, out=log_U), ctx.temperature))
 
 
 class _RecursiveMask(torch.autograd.Function):
     """p <- softmax((p + xi) / T), draw by draw; m is the maximum of all draws.
 
-    All draws are kept for the backward pass. If that takes too much memory, only the start of each segment is
-    kept, and the backward pass draws each segment again."""
+    The draws are taken in segments. The start of each is kept, so that the backward pass can draw it again."""
 
     @staticmethod
     def forward(ctx, log_z, k, temperature):
-        ctx.k, ctx.temperature, ctx.seed = k, temperature, _new_seed()
-        ctx.draws, keep, starts = [], k * log_z.numel() <= KEEP, []
-        m, p = torch.zeros_like(log_z), log_z - log_z.amax(1, keepdim=True)
-        for segment in _segments(log_z, k):
-            starts.append(p.clone())
-            draws = _recursion(p, segment, ctx)
-            for p in draws:
-                torch.maximum(m, p, out=m)
-                if keep:
-                    ctx.draws.append(p)
+        ctx.k, ctx.temperature, ctx.seed, ctx.room, ctx.kept = k, temperature, _new_seed(), KEEP, []
+        m, last, starts = torch.zeros_like(log_z), log_z - log_z.amax(1, keepdim=True), []
+        for rows, draws in _segments(log_z, k):
+            starts.append(last[rows].clone())
+            segment = []
+            for p in _recursion(starts[-1], rows, draws, ctx):
+                torch.maximum(m[rows], p, out=m[rows])
+                segment.append(p)
+            last[rows] = segment[-1]
+            _keep(ctx, segment, len(segment) * last[rows].numel())
         ctx.save_for_backward(m, *starts)
         return m
 
     @staticmethod
     def backward(ctx, grad):
         m, *starts = ctx.saved_tensors
-        pulled, winners = torch.zeros_like(m), torch.empty_like(m)  # the gradient by the current draw; where it won
-        for start, segment in reversed([*zip(starts, _segments(m, ctx.k), strict=True)]):
-            draws = ctx.draws[segment.start : segment.stop] or [*_recursion(start, segment, ctx)]
-            for p in reversed(draws):
-                pulled.addcmul_(torch.eq(p, m, out=winners), grad)
+        gradient = torch.zeros_like(m)  # by the current draw
+        for i, (rows, draws) in reversed([*enumerate(_segments(m, ctx.k))]):
+            segment = ctx.kept[i] if i < len(ctx.kept) else [*_recursion(starts[i], rows, draws, ctx)]
+            pulled, winners = gradient[rows], torch.empty_like(m[rows])
+            for p in reversed(segment):
+                pulled.addcmul_(torch.eq(p, m[rows], out=winners), grad[rows])
                 pulled -= torch.bmm(p[:, None], pulled[..., None]).squeeze(2)
                 pulled.mul_(p).div_(ctx.temperature)
-        return pulled, None, None
+        return gradient, None, None
 
 
 def _segments(m, k):
-    """The draws in segments whose working set stays in the cache, at least sixteen draws each."""
-    length = max(16, CHUNK // m.numel())
-    return [range(first, min(first + length, k)) for first in range(0, k, length)]
+    """At least sixteen draws of as many images as fit into four tiles, and as many draws as fit into one."""
+    images = min(len(m), max(1, 4 * TILE // (16 * m.shape[1])))
+    draws = max(16, TILE // (images * m.shape[1]))
+    return [(rows, some) for rows in _parts(len(m), images) for some in _parts(k, draws)]
 
 
-def _recursion(p, segment, ctx):
-    """The draws of a segment, each from the one before."""
-    for log_U in _log_uniform((len(segment), *p.shape), p, ctx.seed + segment.start):
+def _recursion(p, rows, draws, ctx):
+    """Some draws for some of the images, each from the one before."""
+    shape = (draws.stop - draws.start, *p.shape)
+    for log_U in _log_uniform(shape, p, ctx.seed + ctx.k * rows.start + draws.start):
         p = _unit(_root(torch.div(-p.exp(), log_U, out=log_U), ctx.temperature)).square_()
         yield p
+
+
+def _parts(count, length):
+    return [slice(first, min(first + length, count)) for first in range(0, count, length)]
+
+
+def _keep(ctx, drawn, numbers):
+    """Keep what was drawn for the backward pass while there is room; after the first without room, none."""
+    ctx.room -= numbers
+    if ctx.room >= 0:
+        ctx.kept.append(drawn)
 
 
 def _new_seed():
@@ -120,8 +133,7 @@ def _uniform_on_cpu(shape, dtype, seed):
     count, width = math.prod(shape), dtype.itemsize
     bits = np.random.SFC64(seed).random_raw(math.ceil(count * width / 8)).view(f"i{width}")[:count]
     below_one = 1 - torch.finfo(dtype).eps
-    signed = torch.from_numpy(bits).view(shape)
-    return torch.mul(signed, 2.0 ** (-8 * width) * below_one, out=torch.empty(shape, dtype=dtype)).add_(0.5)
+    return torch.from_numpy(bits).view(shape).to(dtype).mul_(2.0 ** (-8 * width) * below_one).add_(0.5)
 
 
 def _root(ratio, temperature):
