@@ -104,6 +104,11 @@ def test_the_printed_equations_are_trained_with_the_bound_of_the_gradient_of_the
     assert (default.clip == 3) == (name in ("tiny", "digits"))
 
 
+@pytest.mark.parametrize("stem", ["table01", "table05", "table06", "table09", "methods", "audit_recipe"])
+def test_every_row_of_what_tiny_compares_has_three_seeds(stem):
+    assert all({run.seed for run in runs} == {0, 1, 2} for runs in catalog.rows(stem, "tiny").values())
+
+
 def test_a_title_says_on_what_an_item_stands():
     assert catalog.title("table01", "digits") == "Table 1" and catalog.title("table02", "paper") == "Table 2"
     assert catalog.title("table05", "tiny") == "Table 5, stand-in on tiny"

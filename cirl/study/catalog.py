@@ -69,7 +69,7 @@ def equations(base: dict) -> str:
 
 
 def sweep_of(name: str, **changes) -> list[Run]:
-    """The runs of one cell of Tables 7-9."""
+    """The runs of one cell of Tables 7 and 8."""
     this = study(name)
     runs = runs_of(name, this.small, this.sweep_targets, **changes)
     return [run for run in runs if run.seed in (this.sweep_seeds or this.seeds)]
@@ -123,7 +123,8 @@ def table8(name: str) -> Rows:
 
 def table9(name: str) -> Rows:
     """Sampling strategy of the amplitude mix."""
-    return {sampling: sweep_of(name, sampling=sampling) for sampling in ("intra", "inter", "random")}
+    this, strategies = study(name), ("intra", "inter", "random")
+    return {each: runs_of(name, this.small, this.sweep_targets, sampling=each) for each in strategies}
 
 
 def figure3(name: str) -> Rows:

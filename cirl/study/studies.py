@@ -24,9 +24,9 @@ class Study:
     )  # further rows of CIRL in the main tables: label -> recipe
     items: tuple[str, ...] | None = None  # which items are drawn; None for all that the study has runs for
     without: tuple[str, ...] = ()  # items that are not drawn
-    targets: tuple[str, ...] | None = None  # of Tables 5 and 9; None for all
-    sweep_targets: tuple[str, ...] | None = None  # of Tables 7 and 8
-    sweep_seeds: tuple[int, ...] | None = None  # of Tables 7-9 and Figures 5c, d; None for all
+    targets: tuple[str, ...] | None = None  # of Table 5; None for all
+    sweep_targets: tuple[str, ...] | None = None  # of Tables 7-9; None for all
+    sweep_seeds: tuple[int, ...] | None = None  # of Tables 7 and 8 and Figures 5c, d; None for all
     dims: tuple[int, ...] = (128, 256, 512, 1024, 2048)
     kappa_dims: tuple[int, ...] = (512, 2048)
     kappas: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8, 0.9)
