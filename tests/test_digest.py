@@ -155,6 +155,7 @@ def test_values_count_for_the_runs_that_read_them(monkeypatch):
 
 
 def test_code_that_trains_to_the_same_bits_keeps_the_digest_of_the_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "DATA", tmp_path / "empty")
     digest = training_digest(Run())
     (tmp_path / "equal_code.csv").write_text(f"before,after\n{'1' * 16},{'2' * 16}\n{'2' * 16},{digest}\n")
     monkeypatch.setattr(paths, "DATA", tmp_path)

@@ -134,10 +134,10 @@ class TestFetch:
 
     def test_a_tar_is_unpacked_before_python_3_11_4(self, mirror, monkeypatch):
         def extractall(self, path, members):  # as in Debian's 3.11.2, without `filter`
-            original(self, path, members, filter="data")
+            original(self, path, members, **options)
 
-        original = tarfile.TarFile.extractall
-        monkeypatch.delattr(tarfile, "data_filter")
+        original, options = tarfile.TarFile.extractall, {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
         monkeypatch.setattr(tarfile.TarFile, "extractall", extractall)
         paths.RAW.mkdir(parents=True)
         (paths.RAW / "pacs.tar").write_bytes(tarred(tree()))
