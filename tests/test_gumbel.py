@@ -46,6 +46,7 @@ def test_the_fused_mask_and_its_gradient_equal_the_plain_ones_on_the_same_noise(
     xi = torch.full((7, 4, 9), torch.nan, dtype=torch.double)
     for (rows, draws), part in zip(_gumbel_fused._tiles(log_z, 7), noise, strict=True):
         xi[draws, rows] = part.transpose(0, 1)
+    assert xi.unique().numel() == xi.numel()  # no two tiles share a seed
     expected = gumbel.independent(torch.log_softmax(log_z, 1), xi, temperature)
     assert_same(m, expected, log_z)
 
@@ -72,6 +73,7 @@ def test_the_recursion_and_its_gradient_equal_the_plain_ones_on_the_same_noise(
     xi = torch.full((50, 4, 9), torch.nan, dtype=torch.double)
     for (rows, draws), part in zip(_gumbel_fused._segments(log_z, 50), noise, strict=True):
         xi[draws, rows] = part
+    assert xi.unique().numel() == xi.numel()  # no two tiles share a seed
     expected = gumbel.recursive(log_z, xi, temperature)
     assert_same(m, expected, log_z)
 
