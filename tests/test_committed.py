@@ -42,6 +42,13 @@ def test_a_method_has_converged_on_tiny(method):
     assert len(curve) >= Run("tiny").epochs and abs(records.late_change(curve)) < 0.5
 
 
+def test_the_page_of_methods_marks_those_that_have_not_converged():
+    page = pd.read_csv(ROOT / "figures" / "tiny" / "methods.csv").set_index("method")["late"]
+    text = (ROOT / "figures" / "tiny" / "methods.md").read_text(encoding="utf-8")
+    marked = {line.split(" | ")[0].removeprefix("| ") for line in text.splitlines() if "† |" in line}
+    assert marked == {*page.index[page.abs() >= 0.5]} == {LABELS[method] for method in NOT_MET}
+
+
 def test_the_page_of_methods_explains_the_line_of_chance_only_where_it_is_drawn():
     accuracies = pd.read_csv(ROOT / "figures" / "tiny" / "methods.csv")[[*settings("tiny").domains]]
     caption = (ROOT / "figures" / "tiny" / "methods.md").read_text(encoding="utf-8")

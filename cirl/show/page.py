@@ -70,14 +70,14 @@ def page(study: str | None = None) -> str:
 def most_real(stem: str) -> str | None:
     """The most real study that has measured the item's claim or recorded half of its runs; else that with most of them.
 
-    Only studies that have drawn the item count, if there are any. A drawing without runs is taken from the embedded
-    data."""
+    Only studies that have drawn the item count, if there are any. An item that shows embedded data alone, in every
+    study, is taken from the last of them."""
     having = [name for name in MOST_REAL if catalog.has(name, stem)]
     having = [name for name in having if _is_drawn(stem, name)] or having
-    if catalog.ITEMS[stem].rows is None:
+    runs = {name: catalog.expected(stem, name) for name in having}
+    if all(run.dataset == "tiny" for some in runs.values() for run in some):
         return having[-1] if having else None
-    runs = {name: {run.id for run in catalog.expected(stem, name)} for name in having}
-    shares = {name: len(records.recorded(ids)) / len(ids) for name, ids in runs.items()}
+    shares = {name: len(records.recorded({run.id for run in some})) / len(some) for name, some in runs.items()}
     return next(
         (name for name, share in shares.items() if share >= 0.5 or (share and _is_measured(stem, name))),
         max(shares, key=shares.__getitem__, default=None),

@@ -13,7 +13,7 @@ PARTS = {"plain": "photo", "photo": "art_painting", "street": "sketch", "print":
 UNKNOWN = "–"
 _SIGNS = str.maketrans(  # in LaTeX
     {"±": r"$\pm$", UNKNOWN: "--", "×": r"$\times$", "≤": r"$\le$", "κ": r"$\kappa$", "τ": r"$\tau$"}
-    | {"✓": r"\checkmark{}", "✗": r"$\times$"}
+    | {"✓": r"\checkmark{}", "✗": r"$\times$", "†": r"$\dagger$"}
 )
 _ALL_DOMAINS = {domain for known in SETTINGS.values() for domain in known.domains}
 
