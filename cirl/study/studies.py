@@ -74,6 +74,7 @@ STUDIES = {
         sweep_seeds=(0,),
         dims=(128, 256, 512),
         kappa_dims=(256, 512),
+        audit_taus=(0.0005, 0.002, 0.01, 0.05, 2),
     ),
     "lite": Study(
         label="PACS at 96 pixels, 5 epochs, ImageNet ResNet-50, one original a step; the paper: 224 pixels, 50 epochs",
