@@ -20,9 +20,21 @@ NOT_MET = {  # method -> its change over the last fifth of the epochs
 }
 
 
+def history(values, row="Mix", target="street", seed=0):
+    return pd.DataFrame({"row": row, "target": target, "seed": seed, "epoch": range(len(values)), "source_val": values})
+
+
 def test_the_late_change_is_that_of_the_last_fifth():
-    assert records.late_change(pd.Series([0.0, 1.0, 5.0, 6.0, 7.0, 9.0, 4.0, 4.0, 3.0, 8.0])) == 4.0
-    assert pd.isna(records.late_change(pd.Series([3.0])))
+    epochs = history([0.0, 1.0, 5.0, 6.0, 7.0, 9.0, 4.0, 4.0, 3.0, 8.0])
+    assert records.late_changes(epochs) == {"Mix": 4.0}
+    assert pd.isna(records.late_changes(history([3.0]))["Mix"])
+    assert records.late_changes(history([])) == {}
+
+
+def test_the_late_change_is_the_mean_over_targets_of_the_seeds_that_have_all_of_them():
+    parts = [history([1.0, 3.0], seed=0), history([5.0, 6.0], seed=0, target="print"), history([0.0, 90.0], seed=1)]
+    other = history([7.0, 7.5], row="CIRL", seed=1)  # of another row, whose only target it is
+    assert records.late_changes(pd.concat([*parts, other])) == {"Mix": 1.5, "CIRL": 0.5}
 
 
 def expected(method):
@@ -33,20 +45,19 @@ def expected(method):
 
 @pytest.mark.parametrize("method", [*map(expected, LABELS)])
 def test_a_method_has_converged_on_tiny(method):
-    runs = {run.id for run in catalog.rows("methods", "tiny")[LABELS[method]]}
-    history = pd.read_csv(ROOT / "data" / "history.csv")
-    history = history[history["id"].isin(runs)]
-    if history["id"].nunique() < len(settings("tiny").domains):
+    row = LABELS[method]
+    epochs = records.load_history({row: catalog.rows("methods", "tiny")[row]})
+    if epochs["id"].nunique() < len(settings("tiny").domains):
         pytest.skip("not on every target yet")
-    curve = history.groupby("epoch")["source_val"].mean()
-    assert len(curve) >= Run("tiny").epochs and abs(records.late_change(curve)) < 0.5
+    assert epochs["epoch"].nunique() >= Run("tiny").epochs
+    assert abs(records.late_changes(epochs)[row]) < records.CONVERGED
 
 
 def test_the_page_of_methods_marks_those_that_have_not_converged():
     page = pd.read_csv(ROOT / "figures" / "tiny" / "methods.csv").set_index("method")["late"]
     text = (ROOT / "figures" / "tiny" / "methods.md").read_text(encoding="utf-8")
     marked = {line.split(" | ")[0].removeprefix("| ") for line in text.splitlines() if "† |" in line}
-    assert marked == {*page.index[page.abs() >= 0.5]} == {LABELS[method] for method in NOT_MET}
+    assert marked == {*page.index[page.abs() >= records.CONVERGED]} == {LABELS[method] for method in NOT_MET}
 
 
 def test_the_page_of_methods_explains_the_line_of_chance_only_where_it_is_drawn():

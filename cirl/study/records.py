@@ -31,6 +31,7 @@ from cirl.run.folder import RULES, folder, is_finished, other_fields
 FIELDS = [field.name for field in fields(Run)]
 CHOSEN = ("epoch", "source_val", "target", "invariance", "independence")  # what a record holds of the epoch of a rule
 _RESULTS = [f"{rule}.{name}" for rule in RULES for name in CHOSEN]
+CONVERGED = 0.5  # points by which source validation may change over the last fifth of the epochs
 # what a record keeps of its provenance
 ORIGIN = ("commit", "code", "data_digest", "weights_digest", "cpu", "capability", "threads")
 
@@ -98,8 +99,21 @@ def load_history(rows: dict[str, list[Run]]) -> pd.DataFrame:
     return table
 
 
-def late_change(curve: pd.Series) -> float:
-    """How far a curve, one value an epoch, moves over the last fifth of its epochs."""
+def whole_seeds(history: pd.DataFrame) -> pd.DataFrame:
+    """A history without the seeds of a row that lack a target of its other seeds: their mean is of other targets."""
+    targets = history.groupby(["row", "seed"])["target"].transform("nunique")
+    return history[targets == targets.groupby(history["row"]).transform("max")]
+
+
+def late_changes(history: pd.DataFrame) -> dict[str, float]:
+    """For each row of a history, how far source validation moves over the last fifth of the epochs.
+
+    It is the mean over targets and seeds; a row that moves by `CONVERGED` points or more has not converged."""
+    curves = whole_seeds(history).groupby(["row", "epoch"], sort=False)["source_val"].mean()
+    return {row: _late_change(curve) for row, curve in curves.groupby("row", sort=False)}
+
+
+def _late_change(curve):
     return curve.iloc[-1] - curve.iloc[-1 - max(1, round(len(curve) / 5))] if len(curve) > 1 else float("nan")
 
 
