@@ -2,6 +2,7 @@
 
 import hashlib
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -317,6 +318,21 @@ def test_maps_of_other_weights_are_not_shown(here, looked):
     else:
         shutil.rmtree(checkpoint.folder(run))
         assert attention.look(run, table) is None
+
+
+def test_a_target_without_weights_of_the_first_seed_is_shown_with_the_next_that_all_methods_have(looked):
+    run, _, _ = looked  # deepall on street, seed 0
+    later = [replace(each, seed=2) for each in (run, replace(run, method="cirl"))]
+    for each in later:
+        record(each, 70)
+        files.write(checkpoint.folder(each) / "model.pt", checkpoint.serialized(build(each, 10).state_dict()))
+    shutil.rmtree(checkpoint.folder(run))  # what it attends to is kept
+    alone, both = {"DeepAll": [run]}, {"DeepAll": [run], "CIRL": [replace(run, method="cirl")]}
+    assert attention.with_looks(alone, (0, 1, 2)) == alone
+    assert attention.with_looks(both, (0, 1, 2)) == {"DeepAll": later[:1], "CIRL": later[1:]}
+    assert attention.with_looks(both, (0, 1)) == both  # nothing to show, so the runs that are missing
+    print_too = {row: [replace(runs[0], target="print"), *runs] for row, runs in both.items()}
+    assert [run.seed for run in attention.with_looks(print_too, (0, 2))["CIRL"]] == [0, 2]
 
 
 def test_a_damaged_file_of_maps_is_made_again(looked):

@@ -7,6 +7,7 @@ measures of each image. It counts only for the weights from which it was made (`
 import hashlib
 import io
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -52,6 +53,21 @@ def look(run: Run, index: pd.DataFrame, per_class: int = PER_CLASS, limit: int =
         if usual:
             _write(run, found, weights)
     return found
+
+
+def with_looks(rows: dict[str, list[Run]], seeds: Sequence[int]) -> dict[str, list[Run]]:
+    """The rows with, for each target, the first seed of which every row has weights or a kept look.
+
+    A target without such a seed keeps its runs. Weights are not committed, so the first seed may be gone for good."""
+    chosen = []
+    for runs in zip(*rows.values(), strict=True):  # of one target
+        others = ([replace(run, seed=seed) for run in runs] for seed in seeds)
+        chosen.append(next((other for other in others if all(map(_has_look, other))), runs))
+    return {row: [*runs] for row, runs in zip(rows, zip(*chosen, strict=True), strict=True)}
+
+
+def _has_look(run):
+    return has_weights(run) or _read(run, _digest(run)) is not None
 
 
 def measure(run: Run, index: pd.DataFrame, per_class: int, limit: int) -> Look:
