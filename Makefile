@@ -23,8 +23,8 @@ all: $(READY) ## set up, train a core on the embedded data, compare it with the 
 everything: $(READY) ## train the whole study on the embedded data, all methods and seeds (a night)
 	snakemake --config study=tiny extras=yes $(QUIET)
 
-digits lite paper: $(READY) ## the same on Digits-DG, on PACS at a CPU's size, or everything as published
-	snakemake --config study=$@ $(QUIET)
+digits lite paper: $(READY) ## on Digits-DG, on PACS at a CPU's size, or as published: train what has no record, draw everything
+	snakemake --config study=$@ missing=yes $(QUIET)
 
 render: $(READY) ## draw a study's items from the collected results, training nothing: make render STUDY=paper
 	snakemake --config study=$(STUDY) train=no --forceall $(QUIET)

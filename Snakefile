@@ -4,7 +4,8 @@
 
 cirl.study.catalog alone decides what is trained and rendered. A run is trained again when its parameters or its training
 code change, never because a notebook was edited. With `--config study=paper train=no` nothing is trained: items render
-from the finished runs and from data/results.csv and data/history.csv.
+from the finished runs and from data/results.csv and data/history.csv. With `missing=yes` the runs that these files
+have from the present code are not trained; an item that needs their weights is drawn only if the weights are here.
 
 Snakemake deletes the outputs of interrupted jobs, so no result is an output of `train`: its output is an empty file
 `trained` beside metrics.json, and 02_train itself skips finished runs.
@@ -22,6 +23,7 @@ from cirl.run import machine
 from cirl.study import catalog, marks, resources
 from cirl.errors import UserError
 from cirl.run.digest import training_digest
+from cirl.run.folder import has_weights
 
 machine.pin()  # jobs inherit the environment
 os.environ.setdefault("PYTHONUTF8", "1")
@@ -36,14 +38,16 @@ def switch(name, usual):
     return values[value]
 
 
-if unknown := set(config) - {"study", "train", "extras", "core"}:
-    raise WorkflowError(f"--config has no {', '.join(sorted(unknown))}; there are study, train, extras, core.")
+if unknown := set(config) - {"study", "train", "extras", "core", "missing"}:
+    raise WorkflowError(f"--config has no {', '.join(sorted(unknown))}; there are study, train, extras, core, missing.")
 STUDY = config.get("study", "tiny")
 TRAIN = switch("train", "yes")
 EXTRAS = switch("extras", "no")  # also train what only the items beyond the paper need
 CORE = switch("core", "no")  # train a core alone and compare it with the records
+MISSING = switch("missing", "no")  # train only what has no record by the present code
 try:
-    RUNS = {run.id: run for run in (catalog.core(STUDY) if CORE else catalog.all_runs(STUDY, EXTRAS))}
+    WANTED = catalog.core(STUDY) if CORE else catalog.all_runs(STUDY, EXTRAS)
+    RUNS = {run.id: run for run in (marks.without_record(WANTED) if MISSING else WANTED)}
 except UserError as error:
     raise WorkflowError(str(error))
 FIGURES = f"figures/{STUDY}"
@@ -51,10 +55,12 @@ PAPERMILL = "python -m cirl.run.execute"  # papermill, started faster
 QUIETLY = "> {log.words} 2>&1 || {{ tail -n 4 {log.words} >&2; exit 1; }}"
 SHOWN = "> {log} 2>&1 && cat {log} || {{ tail -n 1 {log} >&2; exit 1; }}"  # of a traceback, the sentence at its end
 RECORDS = [name for name in ("data/results.csv",) if Path(name).exists()]
-NOTEBOOKS = catalog.notebooks(STUDY, weights=TRAIN, trained=[*RUNS.values()] if CORE else None)
+WEIGHTS = [run for run in WANTED if run.id in RUNS or has_weights(run)]  # that this machine has or will have
+NOTEBOOKS = catalog.notebooks(STUDY, weights=TRAIN, trained=WEIGHTS if CORE or MISSING else None)
 PART = f"catalog.core('{STUDY}')" if CORE else f"catalog.all_runs('{STUDY}', {EXTRAS})"
+PART = f"marks.without_record({PART})" if MISSING else PART
 PROGRESS = (
-    f'python -c "from cirl.show import reproduce; from cirl.study import catalog;'
+    f'python -c "from cirl.show import reproduce; from cirl.study import catalog, marks;'
     f" print('training {{wildcards.id}} (' + reproduce.progress({PART}, {workflow.cores or 1}) + ')')\" >&2 2> /dev/null || true; "
 )
 COLLECTED = f"data/executed/{STUDY}/collected"  # not results.csv, which `git checkout` makes newer than any run
@@ -82,8 +88,9 @@ if workflow.is_main_process and TRAIN:
         done = {id for id, run in RUNS.items() if marks.mark(run)}
     except UserError as error:
         raise WorkflowError(str(error))
-    print(f"study {STUDY}: {len(done)} of {len(RUNS)} runs finished", file=sys.stderr)
-    if not CORE and not done <= marks.collected("results.csv") & marks.collected("history.csv"):
+    recorded = f" ({len(WANTED) - len(RUNS)} others have records)" if MISSING else ""
+    print(f"study {STUDY}: {len(done)} of {len(RUNS)} runs finished{recorded}", file=sys.stderr)
+    if not CORE and not done <= marks.collected("results.csv").keys() & marks.collected("history.csv").keys():
         Path(COLLECTED).unlink(missing_ok=True)  # collect again, also if it failed last time
 
 

@@ -13,6 +13,7 @@ from cirl import paths
 from cirl.errors import UserError
 from cirl.methods.table import METHOD_NAMES
 from cirl.run.config import settings
+from cirl.run.digest import training_digest
 from cirl.run.recipe import PAPER, parse_recipe
 from cirl.show import tables
 from cirl.study import catalog
@@ -202,12 +203,32 @@ def test_the_snakefile_names_the_studies_when_it_gets_another():
     [
         (["train=never"], "--config train=never is not possible; allowed: yes, no"),
         (["core=1"], "--config core=1 is not possible; allowed: yes, no"),
-        (["stduy=paper", "cores=2"], "--config has no cores, stduy; there are study, train, extras, core"),
+        (["stduy=paper", "cores=2"], "--config has no cores, stduy; there are study, train, extras, core, missing"),
     ],
 )
 def test_a_misspelt_name_or_value_of_the_snakefile_does_not_train(given, said):
     done = snakemake("--dry-run", "--config", *given)
     assert done.returncode != 0 and said in done.stderr + done.stdout
+
+
+def test_what_the_records_have_from_the_present_code_is_not_trained_again(tmp_path):
+    (kept, other_code, no_history), wanted = catalog.core("digits")[:3], catalog.all_runs("digits")
+    for name in ("Snakefile", "profiles", "notebooks", "cirl"):
+        (tmp_path / name).symlink_to(paths.ROOT / name)
+    (tmp_path / "data").mkdir()
+    codes = {kept: training_digest(kept), other_code: "0123456789", no_history: training_digest(no_history)}
+    lines = "".join(f"{run.id},{code}\n" for run, code in codes.items())
+    (tmp_path / "data" / "results.csv").write_text(f"id,code\n{lines}")
+    (tmp_path / "data" / "history.csv").write_text(f"id,epoch\n{kept.id},0\n{kept.id},1\n{other_code.id},0\n")
+    counts = {}
+    for missing in ("yes", "no"):
+        done = snakemake("--dry-run", "--config", "study=digits", f"missing={missing}", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        counts[missing] = dict(line.split() for line in done.stdout.splitlines() if re.fullmatch(r"\w+ +\d+", line))
+        assert ("(1 others have records)" in done.stderr) == (missing == "yes")
+    assert int(counts["yes"]["train"]) == len(wanted) - 1 and int(counts["no"]["train"]) == len(wanted)
+    # the weights of the recorded run are elsewhere, so Figures 4 and 6 stay as they are
+    assert counts["no"].keys() - counts["yes"].keys() == {"figure4_figure6_gradcam"}
 
 
 @pytest.mark.parametrize("value", ["no", "No", "false", "False"])

@@ -5,6 +5,7 @@ A run's folder decides, whoever trained it: Snakemake, papermill alone, or a pro
 
 import csv
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 
 from cirl import paths
@@ -45,10 +46,16 @@ def _is_of_other_code(run):
     return not isinstance(recorded, dict) or recorded.get("code") != training_digest(run)
 
 
-def collected(name: str) -> set[str]:
-    """The ids of the runs in a collected file; none if it is missing or damaged."""
+def collected(name: str) -> dict[str, dict[str, str]]:
+    """The rows of a collected file, the last of each run by its id; none if it is missing or damaged."""
     try:
         with open(paths.DATA / name, encoding="utf-8", newline="") as rows:
-            return {row["id"] for row in csv.DictReader(rows) if row.get("id")}
+            return {row["id"]: row for row in csv.DictReader(rows) if row.get("id")}
     except (OSError, ValueError, csv.Error):
-        return set()
+        return {}
+
+
+def without_record(runs: Iterable[Run]) -> list[Run]:
+    """The runs that the collected files lack, or have from other code."""
+    results, history = collected("results.csv"), collected("history.csv")
+    return [run for run in runs if run.id not in history or results.get(run.id, {}).get("code") != training_digest(run)]
