@@ -91,7 +91,7 @@ class Network(nn.Module):
 
     @property
     def last_convolution(self) -> nn.Module:
-        """The layer whose attention Figures 4 and 6 show."""
+        """The last convolution; in a ResNet a batch norm and the residual sum follow it."""
         return [layer for layer in self.backbone.modules() if isinstance(layer, nn.Conv2d)][-1]
 
 

@@ -19,6 +19,7 @@ from cirl.errors import UserError
 from cirl.methods import build
 from cirl.methods.table import METHOD_NAMES
 from cirl.run import checkpoint
+from cirl.run.trained import Trained
 
 
 @pytest.fixture
@@ -140,8 +141,28 @@ def test_attention_finds_what_decides_the_class():
         method.h1.weight[1, :4] = 1  # channel 0, the four places
     x = torch.full((1, 3, 32, 32), 0.4)
     x[0, 0, 2:12, 18:30] = 1.0
-    (seen,) = cirl.run.trained.Trained(method, ["other", "red"]).attention(x, "red")
+    (seen,) = Trained(method, ["other", "red"]).attention(x, "red")
     assert seen[2:12, 18:30].mean() > 5 * seen[16:, :16].mean()
+
+
+def test_attention_of_a_resnet_is_the_class_activation_map_of_what_is_pooled():
+    """The maps whose average is the representation, weighed by the classifier: after the residual sum, not before."""
+    torch.manual_seed(0)
+    run = cirl.run.config.Run("tiny", "street", "deepall", backbone="resnet18", weights="none", image_size=96)
+    method = build(run, 3).eval()
+    x = torch.rand(2, 3, 96, 96)
+    net, pooled = method.encoder.backbone, {}
+    net.avgpool.register_forward_hook(lambda layer, maps, out: pooled.update(maps=maps[0]))
+    logits = method.predict(x).detach()
+    A = pooled["maps"].detach()
+    cam = torch.einsum("bchw,kc->bkhw", A, method.h1.weight.detach())
+    torch.testing.assert_close(cam.mean((2, 3)) + method.h1.bias.detach(), logits, atol=1e-4, rtol=1e-4)
+    for label in range(3):
+        seen = Trained(method, ["a", "b", "c"]).attention(x, label)
+        expected = torch.nn.functional.interpolate(cam[:, label, None].relu(), (96, 96), mode="bilinear")[:, 0]
+        for i in range(2):
+            if expected[i].std() > 0:
+                assert np.corrcoef(seen[i].ravel(), expected[i].numpy().ravel())[0, 1] > 0.99
 
 
 def test_a_bare_model_file_with_its_config_beside_it_is_enough(folder, offline):

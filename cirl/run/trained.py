@@ -64,7 +64,7 @@ class Trained:
             return torch.cat([self.method.features(x) for x in self.batches(_several(images))]).cpu()
 
     def attention(self, images: Images, label: str | int | Sequence[str | int] | None = None) -> np.ndarray:
-        """Where the last convolution looks for a class, (n, size, size) in [0, 1]; None is the predicted class.
+        """Where the network looks for a class, (n, size, size) in [0, 1]; None is the predicted class.
 
         `label` is a class or its number, one for all images or one for each. HiResCAM: the same as Grad-CAM where the
         features are average-pooled, as in a ResNet, and faithful where they are not, as in the ConvNet."""
@@ -75,7 +75,7 @@ class Trained:
         numbers = self._numbers(label, several)
         wanted = [None if number is None else ClassifierOutputTarget(number) for number in numbers]
         maps = []
-        with HiResCAM(_Logits(self.method), [self.method.encoder.last_convolution]) as camera:
+        with HiResCAM(_Logits(self.method), [_attended(self.method.encoder)]) as camera:
             for i, x in enumerate(self.batches(several)):
                 some = wanted[i * BATCH : i * BATCH + len(x)]
                 maps.append(camera(x, None if label is None else some))
@@ -113,6 +113,12 @@ class Trained:
             if each not in known:
                 raise invalid("label", each, self.classes)
         return [known[each] for each in labels]
+
+
+def _attended(network):
+    """The layer whose maps become the representation: a ResNet's last block, after its residual sum, or the ConvNet's
+    last convolution."""
+    return network.backbone.layer4[-1] if hasattr(network.backbone, "layer4") else network.last_convolution
 
 
 class _Logits(nn.Module):
