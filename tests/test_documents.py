@@ -95,7 +95,7 @@ def measured(cells):
     for row in METHODS:
         yield f"{means.loc[row, 'mean']:.1f}" + (f" (paper {paper[row]:.1f})" if row in paper else "")
     for other in ("DeepAll", "Mix"):
-        verdict = claims.judge(claims.Claim(stem, "", "CIRL", other), found)
+        verdict = claims.judge(claims.Claim(stem, "", "CIRL", other), found, {})
         yield f"{verdict.interval}, n = {verdict.n}" if verdict.n > 1 else f"{verdict.interval}, one run: undecided"
 
 

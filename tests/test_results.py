@@ -661,12 +661,12 @@ def test_files_are_utf8_in_any_locale(recorded):
     assert "κ" in (recorded / "report.html").read_text(encoding="utf-8")
 
 
-def verdict(differences, **more):
-    """The verdict on `a` above `b`, given paired differences by target and seed."""
+def verdict(differences, late=None, **more):
+    """The verdict on `a` above `b`, given paired differences by target and seed, and the late changes of the rows."""
     cells = [{"row": row, "target": "t", "seed": seed} for row in "ab" for seed in range(len(differences))]
     values = pd.DataFrame(cells, columns=["row", "target", "seed"])
     values[more.get("value", "accuracy")] = [*differences, *[0.0] * len(differences)]
-    return claims.judge(claims.Claim("table05", "a is above b", "a", "b", **more), values)
+    return claims.judge(claims.Claim("table05", "a is above b", "a", "b", **more), values, late or {})
 
 
 @pytest.mark.parametrize(
@@ -687,6 +687,50 @@ def test_a_claim_is_decided_by_the_interval_of_paired_differences(differences, w
     assert found.word == word and found.n == len(differences)
 
 
+@pytest.mark.parametrize(
+    ("late", "word", "note"),
+    [
+        ({"a": 0.49, "b": -0.49}, "holds", ""),
+        ({"a": 0.5, "b": 0.1}, "undecided", "; not converged: a (+0.5)"),
+        ({"a": 0.7, "b": -1.2, "c": 9.0}, "undecided", "; not converged: a (+0.7), b (-1.2)"),
+        ({"c": 9.0}, "holds", ""),
+        ({"a": float("nan")}, "holds", ""),  # a single epoch does not tell
+    ],
+)
+def test_a_claim_is_undecided_if_a_row_has_not_converged(late, word, note):
+    found = verdict([1.0, 2.0, 3.0, 2.0], late)
+    assert found.word == word and str(found).endswith(f"n = 4{note}")
+    assert claims.scoreboard([found])[1][2] == found.interval + note
+    assert list(claims.frame([found])["verdict"]) == [word]
+
+
+def test_a_claim_that_the_interval_leaves_open_says_nothing_about_convergence():
+    assert "converged" not in str(verdict([-1.0, 2.0, 3.0], {"a": 2.0}))
+
+
+def test_the_convergence_of_a_group_of_rows_is_that_of_its_mean():
+    values = pd.DataFrame(
+        [(row, "t", seed, 5.0 * (row == "a") + 0.1 * seed * (row == "b")) for row in "abc" for seed in range(3)],
+        columns=["row", "target", "seed", "accuracy"],
+    )
+    claim = claims.Claim("table05", "x", "a", ("b", "c"))
+    assert claims.judge(claim, values, {"b": 0.8, "c": -0.2}).word == "holds"
+    found = claims.judge(claim, values, {"b": 0.8, "c": 0.8})
+    assert found.word == "undecided" and str(found).endswith("; not converged: mean of 2 rows (+0.8)")
+
+
+def test_the_verdicts_of_a_study_look_at_the_last_epochs_of_its_runs(recorded):
+    for run in catalog.expected("table05", "tiny"):
+        gain = {"deepall": 0, "mix": 5}.get(run.method, 9) + 0.01 * run.seed
+        record(run, 70 + gain)
+    text = "The augmentation alone, Mix, is above DeepAll"
+    assert {v.claim.text: v.word for v in claims.verdicts("tiny", "table05")}[text] == "holds"
+    for run in catalog.rows("table05", "tiny")["Mix"]:
+        epochs = {"epoch": [0, 1], "source_val": [80, 82], "target": [70, 75], "independence": [5, 5]}
+        pd.DataFrame(epochs).to_csv(paths.RUNS / run.id / "history.csv", index=False)
+    assert {v.claim.text: v.word for v in claims.verdicts("tiny", "table05")}[text] == "undecided"
+
+
 def test_the_interval_of_a_claim_is_students_over_pairs():
     found = verdict([1.0, 2.0, 3.0])
     half = 4.3027 / np.sqrt(3)
@@ -699,7 +743,7 @@ def test_a_claim_pairs_what_both_rows_have_and_averages_groups_of_rows():
         [("a", "t", 0, 9.0), ("a", "t", 1, 8.0), ("b", "t", 0, 1.0), ("c", "t", 0, 3.0), ("c", "t", 1, 5.0)],
         columns=["row", "target", "seed", "accuracy"],
     )
-    found = claims.judge(claims.Claim("table05", "x", "a", ("b", "c")), values)
+    found = claims.judge(claims.Claim("table05", "x", "a", ("b", "c")), values, {})
     assert found.n == 1 and found.mean == 7  # b lacks seed 1
 
 
@@ -774,7 +818,12 @@ def test_a_claim_without_runs_is_folded_on_the_page(recorded):
 def test_the_counts_are_a_sentence():
     found = [verdict([1.0, 2.0, 3.0, 2.0]), verdict([]), verdict([1.0, -1.0]), verdict([1.0, 2.0], control=True)]
     assert claims.counts(found) == (
-        "Of the paper's 3 claims 1 holds, 0 are refuted and 2 are undecided, 1 of these for want of runs"
+        "Of the paper's 3 claims 1 holds, 0 are refuted and 2 are undecided; of these 1 for want of runs"
+    )
+    found += [verdict([1.0, 2.0, 3.0, 2.0], {"a": 1.0}), verdict([1.0, -1.0], {"a": 1.0})]
+    assert claims.counts(found) == (
+        "Of the paper's 5 claims 1 holds, 0 are refuted and 4 are undecided; of these 1 for want of runs and 1 "
+        "because training has not converged"
     )
 
 

@@ -1,7 +1,8 @@
 """The paper's claims, each once, and what a study's records say about them.
 
 A claim compares two rows. It holds, or is refuted, only if the paired difference over seeds and targets has a 95 %
-interval on one side of zero (or, for "does not matter", inside or outside of a margin); otherwise it is undecided.
+interval on one side of zero (or, for "does not matter", inside or outside of a margin) and both rows have converged
+(`records.late_changes`); otherwise it is undecided.
 """
 
 import math
@@ -46,10 +47,16 @@ class Verdict:
     low: float
     high: float
     n: int
+    moving: tuple[str, ...] = ()  # the sides that have not converged, with their late change
 
     @property
     def word(self) -> str:
         """holds, refuted or undecided."""
+        return "undecided" if self.moving else self.word_of_interval
+
+    @property
+    def word_of_interval(self) -> str:
+        """The same, whether or not training has converged."""
         if math.isnan(self.low):
             return "undecided"
         margin = self.claim.within
@@ -68,8 +75,14 @@ class Verdict:
         mean, *ends = (f"{value:+.{digits}f}" for value in known)
         return f"{mean} [{', '.join(ends)}]" if ends else mean
 
+    @property
+    def note(self) -> str:
+        """Which side has not converged, if that leaves undecided what the interval would decide."""
+        decides = self.word_of_interval != "undecided"
+        return f"; not converged: {', '.join(self.moving)}" if self.moving and decides else ""
+
     def __str__(self) -> str:
-        return f"{MARKS[self.word]} {self.word}: {self.claim.text}: {self.interval}, n = {self.n}"
+        return f"{MARKS[self.word]} {self.word}: {self.claim.text}: {self.interval}, n = {self.n}{self.note}"
 
 
 def claims(study: str) -> list[Claim]:
@@ -78,19 +91,36 @@ def claims(study: str) -> list[Claim]:
     return [claim for build in builders for claim in build(study) if catalog.has(study, claim.item)]
 
 
-def judge(claim: Claim, values: pd.DataFrame) -> Verdict:
-    """The verdict on a claim from values with the columns row, target, seed and the claim's value."""
+def judge(claim: Claim, values: pd.DataFrame, late: dict[str, float]) -> Verdict:
+    """The verdict on a claim from values with the columns row, target, seed and the claim's value.
+
+    `late` is how far the source validation of each row still moves at the end of training."""
     sides = [_side(values, rows, claim.value) for rows in (claim.more, claim.less)]
     paired = (sides[0] - sides[1]).dropna()
     n, mean, std = len(paired), paired.mean(), paired.std()
     half = half_width(std, n) if n > 1 else float("nan")
-    return Verdict(claim, (claim.item,), float(mean), float(mean - half), float(mean + half), n)
+    moving = tuple(text for rows in (claim.more, claim.less) if (text := _moving(rows, late)))
+    return Verdict(claim, (claim.item,), float(mean), float(mean - half), float(mean + half), n, moving)
+
+
+def _moving(rows, late):
+    """A row, or several rows, with the late change if it is too large; otherwise an empty text."""
+    rows = _listed(rows)
+    changes = [late[row] for row in rows if row in late]
+    change = sum(changes) / len(changes) if changes else 0.0
+    name = rows[0] if len(rows) == 1 else f"mean of {len(rows)} rows"
+    return f"{name} ({change:+.1f})" if abs(change) >= records.CONVERGED else ""
+
+
+def _listed(rows):
+    return [rows] if isinstance(rows, str) else list(rows)
 
 
 def verdicts(study: str, item: str | None = None) -> list[Verdict]:
     """All claims of a study, or those of an item, each once: a comparison that several items share counts once."""
     merged: dict[str, Verdict] = {}
     values: dict[tuple[str, str], pd.DataFrame] = {}
+    late: dict[str, dict[str, float]] = {}
     for claim in claims(study):
         if claim.text in merged:
             merged[claim.text] = replace(merged[claim.text], items=(*merged[claim.text].items, claim.item))
@@ -99,7 +129,9 @@ def verdicts(study: str, item: str | None = None) -> list[Verdict]:
             if place not in values:
                 values[place] = _SOURCES[claim.source](claim.item, study)
                 values[place].attrs.clear()  # pandas copies them at every operation
-            merged[claim.text] = judge(claim, values[place])
+            if claim.item not in late:
+                late[claim.item] = records.late_changes(records.load_history(catalog.rows(claim.item, study)))
+            merged[claim.text] = judge(claim, values[place], late[claim.item])
     return list(merged.values())
 
 
@@ -109,7 +141,8 @@ def scoreboard(found: list[Verdict]) -> list[list[str]]:
     for verdict in sorted(found, key=lambda verdict: verdict.claim.control):
         where = ", ".join(catalog.ITEMS[item].title for item in verdict.items)
         text = verdict.claim.text + (" (control)" if verdict.claim.control else "")
-        lines.append([f"{MARKS[verdict.word]} {verdict.word}", text, verdict.interval, str(verdict.n), where])
+        difference = verdict.interval + verdict.note
+        lines.append([f"{MARKS[verdict.word]} {verdict.word}", text, difference, str(verdict.n), where])
     return lines
 
 
@@ -121,14 +154,18 @@ def frame(found: list[Verdict]) -> pd.DataFrame:
 
 
 def counts(found: list[Verdict]) -> str:
-    """`Of the paper's 9 claims 5 hold, 1 is refuted and 3 are undecided, 2 of these for want of runs`."""
+    """`Of the paper's 9 claims 5 hold, 1 is refuted and 3 are undecided; of these 2 for want of runs`."""
     ours = [verdict for verdict in found if not verdict.claim.control]
     words = [verdict.word for verdict in ours]
     holds, refuted, undecided = (words.count(word) for word in MARKS)
     text = f"Of the paper's {len(ours)} claims {holds} {'holds' if holds == 1 else 'hold'}, "
     text += f"{refuted} {_are(refuted)} refuted and {undecided} {_are(undecided)} undecided"
-    without = sum(not verdict.n for verdict in ours)
-    return text + (f", {without} of these for want of runs" if without else "")
+    reasons = {
+        "for want of runs": sum(not verdict.n for verdict in ours),
+        "because training has not converged": sum(bool(verdict.note) for verdict in ours),
+    }
+    why = [f"{count} {reason}" for reason, count in reasons.items() if count]
+    return f"{text}; of these {' and '.join(why)}" if why else text
 
 
 def _are(count):
@@ -137,7 +174,7 @@ def _are(count):
 
 def _side(values, rows, value):
     """The value of a row, or the mean over several rows (NaN if one is missing), for each target and seed."""
-    rows = [rows] if isinstance(rows, str) else list(rows)
+    rows = _listed(rows)
     if value not in values:
         return pd.Series(dtype=float)
     kept = values[values["row"].isin(rows)].astype({value: float})
