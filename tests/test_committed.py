@@ -31,6 +31,11 @@ def test_the_late_change_is_that_of_the_last_fifth():
     assert records.late_changes(history([])) == {}
 
 
+def test_a_row_that_moves_by_the_bound_in_either_direction_has_not_converged():
+    parts = [history([1.0, 1.5], "up"), history([1.5, 1.0], "down"), history([1.0, 1.4], "flat"), history([1.0], "one")]
+    assert records.not_converged(pd.concat(parts)) == {"up": 0.5, "down": -0.5}
+
+
 def test_the_late_change_is_the_mean_over_targets_of_the_seeds_that_have_all_of_them():
     parts = [history([1.0, 3.0], seed=0), history([5.0, 6.0], seed=0, target="print"), history([0.0, 90.0], seed=1)]
     other = history([7.0, 7.5], row="CIRL", seed=1)  # of another row, whose only target it is

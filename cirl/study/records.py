@@ -113,6 +113,11 @@ def late_changes(history: pd.DataFrame) -> dict[str, float]:
     return {row: _late_change(curve) for row, curve in curves.groupby("row", sort=False)}
 
 
+def not_converged(history: pd.DataFrame) -> dict[str, float]:
+    """The rows of a history that have not converged, with their late change."""
+    return {row: change for row, change in late_changes(history).items() if abs(change) >= CONVERGED}
+
+
 def _late_change(curve):
     return curve.iloc[-1] - curve.iloc[-1 - max(1, round(len(curve) / 5))] if len(curve) > 1 else float("nan")
 
