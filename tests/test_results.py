@@ -818,11 +818,11 @@ def test_a_claim_without_runs_is_folded_on_the_page(recorded):
 def test_the_counts_are_a_sentence():
     found = [verdict([1.0, 2.0, 3.0, 2.0]), verdict([]), verdict([1.0, -1.0]), verdict([1.0, 2.0], control=True)]
     assert claims.counts(found) == (
-        "Of the paper's 3 claims 1 holds, 0 are refuted and 2 are undecided; of these 1 for want of runs"
+        "Of the paper's 3 claims 1 holds, 0 are refuted and 2 are undecided; of these 1 for lack of runs"
     )
     found += [verdict([1.0, 2.0, 3.0, 2.0], {"a": 1.0}), verdict([1.0, -1.0], {"a": 1.0})]
     assert claims.counts(found) == (
-        "Of the paper's 5 claims 1 holds, 0 are refuted and 4 are undecided; of these 1 for want of runs and 1 "
+        "Of the paper's 5 claims 1 holds, 0 are refuted and 4 are undecided; of these 1 for lack of runs and 1 "
         "because training has not converged"
     )
 

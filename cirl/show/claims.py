@@ -154,14 +154,14 @@ def frame(found: list[Verdict]) -> pd.DataFrame:
 
 
 def counts(found: list[Verdict]) -> str:
-    """`Of the paper's 9 claims 5 hold, 1 is refuted and 3 are undecided; of these 2 for want of runs`."""
+    """`Of the paper's 9 claims 5 hold, 1 is refuted and 3 are undecided; of these 2 for lack of runs`."""
     ours = [verdict for verdict in found if not verdict.claim.control]
     words = [verdict.word for verdict in ours]
     holds, refuted, undecided = (words.count(word) for word in MARKS)
     text = f"Of the paper's {len(ours)} claims {holds} {'holds' if holds == 1 else 'hold'}, "
     text += f"{refuted} {_are(refuted)} refuted and {undecided} {_are(undecided)} undecided"
     reasons = {
-        "for want of runs": sum(not verdict.n for verdict in ours),
+        "for lack of runs": sum(not verdict.n for verdict in ours),
         "because training has not converged": sum(bool(verdict.note) for verdict in ours),
     }
     why = [f"{count} {reason}" for reason, count in reasons.items() if count]

@@ -62,7 +62,7 @@ STUDIES = {
         kappa_dims=(32, 128),
     ),
     "digits": Study(
-        label="Digits-DG, 24 epochs (the paper: 50), the ConvNet in the part of both ResNets",
+        label="Digits-DG, 24 epochs (the paper: 50); the ConvNet stands in for both ResNets",
         tables={1: DIGITS},
         small=DIGITS,
         large=None,
