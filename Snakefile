@@ -4,8 +4,9 @@
 
 cirl.study.catalog alone decides what is trained and rendered. A run is trained again when its parameters or its training
 code change, never because a notebook was edited. With `--config study=paper train=no` nothing is trained: items render
-from the finished runs and from data/results.csv and data/history.csv. With `missing=yes` the runs that these files
-have from the present code are not trained; an item that needs their weights is drawn only if the weights are here.
+from the finished runs and from data/results.csv and data/history.csv; what has no run there is left out. With
+`missing=yes` the runs that these files have from the present code are not trained; an item that needs their weights is
+drawn only if the weights are here.
 
 Snakemake deletes the outputs of interrupted jobs, so no result is an output of `train`: its output is an empty file
 `trained` beside metrics.json, and 02_train itself skips finished runs.
@@ -23,7 +24,7 @@ from cirl.run import machine
 from cirl.study import catalog, marks, resources
 from cirl.errors import UserError
 from cirl.run.digest import training_digest
-from cirl.run.folder import has_weights
+from cirl.run.folder import has_weights, is_finished
 
 machine.pin()  # jobs inherit the environment
 os.environ.setdefault("PYTHONUTF8", "1")
@@ -56,7 +57,10 @@ QUIETLY = "> {log.words} 2>&1 || {{ tail -n 4 {log.words} >&2; exit 1; }}"
 SHOWN = "> {log} 2>&1 && cat {log} || {{ tail -n 1 {log} >&2; exit 1; }}"  # of a traceback, the sentence at its end
 RECORDS = [name for name in ("data/results.csv",) if Path(name).exists()]
 WEIGHTS = [run for run in WANTED if run.id in RUNS or has_weights(run)]  # that this machine has or will have
-NOTEBOOKS = catalog.notebooks(STUDY, weights=TRAIN, trained=WEIGHTS if CORE or MISSING else None)
+RECORDED = None  # training makes the records that are missing
+if not TRAIN:
+    RECORDED = {run.id for run in catalog.all_runs(STUDY, True) if is_finished(run)} | {*marks.collected("results.csv")}
+NOTEBOOKS = catalog.notebooks(STUDY, TRAIN, WEIGHTS if CORE or MISSING else None, RECORDED)
 PART = f"catalog.core('{STUDY}')" if CORE else f"catalog.all_runs('{STUDY}', {EXTRAS})"
 PART = f"marks.without_record({PART})" if MISSING else PART
 PROGRESS = (

@@ -374,3 +374,49 @@ def test_a_run_without_weights_is_missing(workspace):
         "other_code": [],
         "here": 1,
     }
+
+
+# inside
+
+
+@pytest.fixture
+def opened(workspace):
+    """A run of CIRL with weights, recorded and collected, whose inside was measured: the run and the numbers."""
+    run = Run(method="cirl")
+    torch.manual_seed(0)
+    weights = checkpoint.serialized(build(run, 10).state_dict())
+    record(run, 70, weights=hashlib.sha256(weights).hexdigest())
+    files.write(checkpoint.folder(run) / "model.pt", weights)
+    records.collect([run], "tiny")
+    return run, audits.inside({"CIRL": [run]}, "source_val")[1]
+
+
+def test_what_is_inside_a_run_is_shown_after_its_weights_are_gone(opened):
+    run, measured = opened
+    shutil.rmtree(checkpoint.folder(run))
+    (kept,) = audits.inside({"CIRL": [run]}, "source_val")[1].to_dict("records")
+    assert kept["live"] == measured["live"].item() > 0
+    assert kept["mask"] == pytest.approx(measured["mask"].item(), rel=1e-5)
+
+
+def test_what_was_inside_other_weights_is_not_shown(opened):
+    run, _ = opened
+    shutil.rmtree(checkpoint.folder(run))
+    file = paths.DATA / "results.csv"
+    table = pd.read_csv(file).assign(model_sha256="0" * 64)
+    table.to_csv(file, index=False)
+    assert audits.inside({"CIRL": [run]}, "source_val")[1][["live", "mask"]].isna().all(axis=None)
+
+
+def test_new_weights_are_measured_again_and_other_runs_are_kept(opened):
+    run, measured = opened
+    other = replace(run, seed=1)
+    dead = build(other, 10).state_dict()
+    dead = {name: torch.zeros_like(value) if "backbone" in name else value for name, value in dead.items()}
+    for each in (other, run):
+        files.write(checkpoint.folder(each) / "model.pt", checkpoint.serialized(dead))
+        record(each, 60, weights=hashlib.sha256(checkpoint.serialized(dead)).hexdigest())
+        found = audits.inside({"CIRL": [each]}, "source_val")[1]
+        assert found["live"].item() == 0 < measured["live"].item()
+        kept = pd.read_csv(paths.DATA / "inside.csv")
+        assert set(kept["id"]) == {run.id, other.id} and kept["id"].is_unique

@@ -790,8 +790,8 @@ from cirl.study import catalog
 from cirl.study.studies import STUDIES
 
 STUDIES["hostile"] = STUDIES["digits"]
-catalog.all_runs = lambda name, with_extras: [Run(**{fields!r})]
-catalog.notebooks = lambda name, weights, trained=None: {{}}
+catalog.all_runs = lambda *_: [Run(**{fields!r})]
+catalog.notebooks = lambda *_: {{}}
 include: {snakefile!r}
 """
 
@@ -826,9 +826,11 @@ def alive(root):
     return found
 
 
-def until(holds, seconds=900):
+def until(holds, driver=None, seconds=900):
+    """Wait for a condition; fail at once when the driver that should bring it about has ended."""
     stop = time.monotonic() + seconds
     while not holds():
+        assert driver is None or driver.poll() is None, driver.stdout.read()
         assert time.monotonic() < stop
         time.sleep(0.02)
 
@@ -858,7 +860,7 @@ class TestDriver:
         root, run, target = study
         place = checkpoint.folder(run)
         driver = begin(root, target)
-        until((place / "lock").exists)
+        until((place / "lock").exists, driver)
         os.kill(driver.pid, signal.SIGKILL)
         driver.wait()
         until((place / "metrics.json").exists)
@@ -871,7 +873,7 @@ class TestDriver:
     def test_a_second_driver_says_that_one_is_at_work_and_harms_nothing(self, study):
         root, run, target = study
         first = begin(root, target)
-        until((checkpoint.folder(run) / "lock").exists)
+        until((checkpoint.folder(run) / "lock").exists, first)
         returned, said = end(begin(root, target))
         assert returned != 0 and "Another snakemake is working on the study hostile in this folder" in said
         returned, said = end(first)
@@ -897,7 +899,7 @@ class TestDriver:
         (root / "Snakefile").write_text(text)
         place, target = checkpoint.folder(run), f"data/runs/{run.id}/trained"
         driver = begin(root, target)
-        until((place / "last.pt").exists)
+        until((place / "last.pt").exists, driver)
         os.killpg(driver.pid, signal.SIGINT)  # as a terminal does
         assert end(driver)[0] != 0 and not checkpoint.is_finished(run)
         until(lambda: not alive(root))

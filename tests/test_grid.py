@@ -23,13 +23,13 @@ BIN = Path(sys.executable).parent
 ITEMS = [f"figure{n}" for n in ("1", "2", "3", "4", "5a", "5b", "5c", "5d", "6")] + [
     f"table{n:02d}" for n in range(1, 15)
 ]
-AUDITS = [f"audit_{word}" for word in ("true_intervention", "recipe", "selection", "importance", "independence")]
+AUDITS = [f"audit_{word}" for word in ("true_intervention", "recipe", "tau", "selection", "importance", "independence")]
 MAIN = {"DeepAll", "Mix", "FACT", "MatchDG", "CIRL"}
 
 
 def test_every_figure_and_table_of_the_paper_is_owned_by_exactly_one_notebook():
     owned = [item for items in catalog.NOTEBOOKS.values() for item in items]
-    beyond = [*AUDITS, "audit_rank", "audit_tau", "methods", "curves", "curves_targets", "benchmark", "claims"]
+    beyond = [*AUDITS, "audit_rank", "methods", "curves", "curves_targets", "benchmark", "claims"]
     assert sorted(item for item in owned if not item.startswith("tour")) == sorted([*ITEMS, *beyond])
     without_runs = {stem for stem, item in catalog.ITEMS.items() if item.rows is None and item.notebook != "00_tour"}
     assert without_runs == {"figure1", "figure2", "audit_rank", "benchmark", "claims"}
@@ -134,9 +134,17 @@ def test_without_weights_the_audits_that_look_inside_are_left_as_they_are():
     drawings = "figure1_figure2_figure3_schematics"  # Figure 3 of an untrained network would replace the committed one
     assert drawings not in catalog.notebooks("tiny", weights=False)
     assert drawings in catalog.notebooks("tiny", trained=catalog.core("tiny"))
-    assert {"audit_selection"} == {name for name in catalog.notebooks("tiny", weights=False) if name in catalog.AUDITS}
+    drawn = {name for name in catalog.notebooks("tiny", weights=False) if name in catalog.AUDITS}
+    assert drawn == {"audit_selection", "audit_tau"}
     assert set(catalog.AUDITS) <= set(catalog.notebooks("tiny"))
     assert set(catalog.AUDITS) - set(catalog.notebooks("paper")) == {"audit_true_intervention"}
+
+
+def test_a_notebook_without_any_record_is_left_out_and_a_drawing_without_runs_is_not():
+    (run,) = (run for run in catalog.expected("table05", "lite") if run.method == "mix")
+    drawn = catalog.notebooks("lite", recorded={run.id})
+    assert {"table5_ablation", "table_results"} <= drawn.keys() and "table6_importance" not in drawn
+    assert "00_tour" in catalog.notebooks("tiny", recorded=set())
 
 
 def test_the_paper_study_is_the_paper():
@@ -229,6 +237,18 @@ def test_what_the_records_have_from_the_present_code_is_not_trained_again(tmp_pa
     assert int(counts["yes"]["train"]) == len(wanted) - 1 and int(counts["no"]["train"]) == len(wanted)
     # the weights of the recorded run are elsewhere, so Figures 4 and 6 stay as they are
     assert counts["no"].keys() - counts["yes"].keys() == {"figure4_figure6_gradcam"}
+
+
+def test_rendering_leaves_out_what_has_no_record_at_all(tmp_path):
+    for name in ("Snakefile", "profiles", "notebooks", "cirl"):
+        (tmp_path / name).symlink_to(paths.ROOT / name)
+    (tmp_path / "data").mkdir()
+    run = next(run for run in catalog.expected("table03", "lite") if run.target == "photo")
+    (tmp_path / "data" / "results.csv").write_text(f"id,code\n{run.id},0123456789\n")
+    done = snakemake("--dry-run", "--config", "study=lite", "train=no", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    drawn = {line.split()[0] for line in done.stdout.splitlines() if re.fullmatch(r"\w+ +1", line)}
+    assert drawn == {"all", "report", "table_results", "curves", "audit_selection"}  # the others are on sketch alone
 
 
 @pytest.mark.parametrize("value", ["no", "No", "false", "False"])

@@ -181,6 +181,16 @@ def test_an_audit_renders_where_some_runs_have_weights_and_some_networks_are_dea
 
 
 @pytest.mark.slow
+def test_the_weight_of_eq_10_is_drawn_without_weights_beside_cirl_as_released_and_deepall(half_a_grid):
+    for run in catalog.core("tiny"):
+        record(run, 60)
+    process = papermill("audit_tau", half_a_grid / "out.ipynb", half_a_grid)
+    assert process.wait() == 0, process.stdout.read()
+    text = (half_a_grid / "figures" / "tiny" / "audit_tau.md").read_text(encoding="utf-8")
+    assert all(f"| {row} | 60.0 |" in text for row in ("CIRL as released", "DeepAll"))
+
+
+@pytest.mark.slow
 def test_the_audit_of_selection_is_drawn_without_any_run(half_a_grid):
     process = papermill("audit_selection", half_a_grid / "out.ipynb", half_a_grid, ("study", "digits"))
     assert process.wait() == 0, process.stdout.read()

@@ -292,6 +292,36 @@ def test_an_item_carries_study_training_coverage_and_what_is_missing(recorded):
         Output("enormous")
 
 
+def still_moving(run, by):
+    """Give a recorded run a history whose source validation changes by so many points in its last epoch."""
+    epochs = {"epoch": [0, 1], "source_val": [80, 80 + by], "target": [70, 75], "independence": [5, 5]}
+    pd.DataFrame(epochs).to_csv(paths.RUNS / run.id / "history.csv", index=False)
+
+
+def test_an_item_names_the_rows_that_have_not_converged(recorded):
+    rows = catalog.rows("table05", "tiny")
+    for name, by in {"DeepAll": 0.4, "Mix": 2.0, "CIRL": -0.6}.items():
+        for run in rows[name]:
+            record(run, 70)
+            still_moving(run, by)
+    text = Output("tiny").save("table05", [["a"], ["1"]], "A caption.", records.load_runs(rows))
+    assert "over the last fifth of the epochs): Mix (+2.0), CIRL (-0.6)." in text
+    for name in ("Mix", "CIRL"):
+        for run in rows[name]:
+            still_moving(run, 0.4)
+    text = Output("tiny").save("table05", [["a"], ["1"]], "A caption.", records.load_runs(rows))
+    assert "converged" not in text
+
+
+def test_of_many_rows_that_have_not_converged_an_item_gives_the_number(recorded):
+    rows = catalog.rows("figure5c", "tiny")
+    for (run,) in rows.values():
+        record(run, 70)
+        still_moving(run, 1.0)
+    text = Output("tiny").save("figure5c", [["a"], ["1"]], "A caption.", records.load_runs(rows))
+    assert "over the last fifth of the epochs): 25 of 25 rows." in text
+
+
 def test_only_default_parameters_write_into_the_folder_of_the_study(workspace):
     assert Output("tiny", rule="source_val", limit=2000).folder == paths.FIGURES / "tiny"
     other = Output("tiny", rule="oracle", dataset="folder:/a/b c")
@@ -726,8 +756,7 @@ def test_the_verdicts_of_a_study_look_at_the_last_epochs_of_its_runs(recorded):
     text = "The augmentation alone, Mix, is above DeepAll"
     assert {v.claim.text: v.word for v in claims.verdicts("tiny", "table05")}[text] == "holds"
     for run in catalog.rows("table05", "tiny")["Mix"]:
-        epochs = {"epoch": [0, 1], "source_val": [80, 82], "target": [70, 75], "independence": [5, 5]}
-        pd.DataFrame(epochs).to_csv(paths.RUNS / run.id / "history.csv", index=False)
+        still_moving(run, 2)
     assert {v.claim.text: v.word for v in claims.verdicts("tiny", "table05")}[text] == "undecided"
 
 

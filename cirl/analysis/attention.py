@@ -46,7 +46,7 @@ def look(run: Run, index: pd.DataFrame, per_class: int = PER_CLASS, limit: int =
     """What a run attends to: as kept for its weights, otherwise computed from them; None if there is neither.
 
     With the default numbers of images the result is kept."""
-    usual, weights = (per_class, limit) == (PER_CLASS, LIMIT), _digest(run)
+    usual, weights = (per_class, limit) == (PER_CLASS, LIMIT), weights_digest(run)
     found = _read(run, weights) if usual else None
     if found is None and has_weights(run):
         found = measure(run, index, per_class, limit)
@@ -67,7 +67,7 @@ def with_looks(rows: dict[str, list[Run]], seeds: Sequence[int]) -> dict[str, li
 
 
 def _has_look(run):
-    return has_weights(run) or _read(run, _digest(run)) is not None
+    return has_weights(run) or _read(run, weights_digest(run)) is not None
 
 
 def measure(run: Run, index: pd.DataFrame, per_class: int, limit: int) -> Look:
@@ -90,7 +90,7 @@ def measure(run: Run, index: pd.DataFrame, per_class: int, limit: int) -> Look:
     return Look(first.index.to_numpy(), np.round(255 * maps[:n]).astype(np.uint8), predicted[:n], values)
 
 
-def _digest(run):
+def weights_digest(run: Run) -> str | None:
     """The digest of a run's weights: of those in its folder, otherwise of those that were recorded."""
     if has_weights(run):
         return hashlib.sha256((folder(run) / "model.pt").read_bytes()).hexdigest()

@@ -18,12 +18,15 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from cirl import fourier, losses, metrics
+from cirl import fourier, losses, metrics, paths
+from cirl.analysis.attention import weights_digest
 from cirl.analysis.properties import live
 from cirl.data.batches import Loaders, loaders
+from cirl.data.benchmarks import DATASETS
 from cirl.methods.base import Method
 from cirl.run.checkpoint import load_model
 from cirl.run.config import Run
+from cirl.run.files import write
 from cirl.run.folder import has_weights
 from cirl.study import records
 
@@ -54,27 +57,53 @@ def views(method: Method, data: Loaders, part: str = "source_val") -> tuple[np.n
 
 
 def inside(rows: dict[str, list[Run]], rule: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The records of an item's runs, and a row per run: accuracy, diagonal and off-diagonal of C, and from the weights
-    (NaN without them) the number of live dimensions and how well the mask follows the masker's logits."""
+    """The records of an item's runs, and a row per run: accuracy, diagonal and off-diagonal of C, the number of live
+    dimensions and how well the mask follows the masker's logits (NaN if `measured_inside` lacks the run)."""
     found = records.load_runs(rows, rule)
     kept = ["row", "seed", "recipe", "accuracy", "source_val", "invariance", "independence"]
     numbers = found.reindex(columns=kept).rename(columns={"invariance": "diagonal"})
     sizes = found["dim"].astype(float)
     numbers["off-diagonal"] = np.sqrt(numbers["independence"].astype(float) / (sizes * (sizes - 1)))
-    measured = {}
-    for row, run in with_weights(rows)[1]:
-        data = loaders(run)
-        method = load_model(run, len(data.classes))
-        r_o = views(method, data)[0]
-        measured[row, run.seed] = len(live(r_o)), mask_follows_logits(method, r_o)
-    seen = [measured.get(key, (np.nan, np.nan)) for key in zip(numbers["row"], numbers["seed"], strict=True)]
-    numbers[["live", "mask"]] = np.array(seen, dtype=float).reshape(-1, 2)
+    pairs = records.pairs(rows)
+    measured = measured_inside([run for _, run in pairs])
+    seen = {(row, run.seed): measured.loc[run.id, ["live", "mask"]] for row, run in pairs if run.id in measured.index}
+    values = [seen.get(key, (np.nan, np.nan)) for key in zip(numbers["row"], numbers["seed"], strict=True)]
+    numbers[["live", "mask"]] = np.array(values, dtype=float).reshape(-1, 2)
     return found, numbers
 
 
+def measured_inside(runs: list[Run]) -> pd.DataFrame:
+    """`live` and `mask` of the runs, by id: as kept in data/inside.csv for their weights, otherwise from these.
+
+    Weights are not committed; what was measured from them is kept with their digest."""
+    digests = {run.id: weights_digest(run) for run in runs}
+    kept = _kept_inside()
+    known = kept[kept["model_sha256"] == kept["id"].map(digests)]
+    new = [_measure(run, digests[run.id]) for run in runs if run.id not in {*known["id"]} and has_weights(run)]
+    if new:
+        table = pd.DataFrame(new)
+        with records.collecting():
+            kept = _kept_inside()
+            kept = pd.concat([kept[~kept["id"].isin(table["id"])], table]).sort_values("id")
+            write(paths.DATA / "inside.csv", kept.to_csv(index=False, float_format="%.6g"))
+        known = pd.concat([known, table])
+    return known.set_index("id")
+
+
+def _kept_inside():
+    return records.read_collected("inside.csv").reindex(columns=["id", "model_sha256", "live", "mask"])
+
+
+def _measure(run, weights):
+    data = loaders(run)
+    method = load_model(run, len(data.classes))
+    r_o = views(method, data)[0]
+    return {"id": run.id, "model_sha256": weights, "live": len(live(r_o)), "mask": mask_follows_logits(method, r_o)}
+
+
 def chance(run: Run) -> float:
-    """The accuracy of guessing, in per cent."""
-    return 100 / len(loaders(run).classes)
+    """The accuracy of guessing, in per cent; a benchmark need not be here."""
+    return 100 / (DATASETS[run.dataset].classes if run.dataset in DATASETS else len(loaders(run).classes))
 
 
 @torch.inference_mode()

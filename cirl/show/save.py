@@ -24,6 +24,7 @@ DEFAULTS = {
     "target": "street",
 }  # of the notebooks
 DEFAULTS |= {"dataset": "tiny", "repetitions": 7, "large": True, "threads": 1}  # of the benchmark
+MOST_NAMED = 8  # rows in a sentence
 LINES = list[list[str]]
 
 
@@ -81,8 +82,20 @@ class Output:
             sentences += [
                 f"{escaped(records.coverage(runs))}.",
                 *(NOTES[digest] for digest in digests if digest in NOTES),
+                *_not_converged(catalog.rows(stem, self.study)),
             ]
         return " ".join(sentences)
+
+
+def _not_converged(rows):
+    """A sentence that names the rows which have not converged, or counts them if they are many; none if all have."""
+    moving = records.not_converged(records.load_history(rows))
+    if not moving:
+        return []
+    named = ", ".join(f"{row} ({change:+.1f})" for row, change in moving.items())
+    named = named if len(moving) <= MOST_NAMED else f"{len(moving)} of {len(rows)} rows"
+    why = f"source validation still changes by {records.CONVERGED:g} points or more over the last fifth of the epochs"
+    return [f"Not converged ({why}): {named}."]
 
 
 def missing_runs(ids: list[str]) -> str:

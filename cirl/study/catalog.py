@@ -250,7 +250,7 @@ _LIST = (  # in the order of the report: the paper's figures and tables, beyond 
     Item(_TRUE, "Audit: true intervention", _TRUE, audit_true_intervention, needs_weights=True),
     Item("audit_recipe", "Audit: recipe", "audit_recipe", audit_recipe, needs_weights=True),
     Item("audit_rank", "Audit: rank", "audit_recipe", needs_weights=True),
-    Item("audit_tau", "Audit: weight of Eq. 10", "audit_recipe", audit_tau, needs_weights=True),
+    Item("audit_tau", "Audit: weight of Eq. 10", "audit_tau", audit_tau, WITH_TABLE),
     Item("audit_selection", "Audit: selection", "audit_selection", audit_selection, trains=False),
     Item("audit_importance", "Audit: importance", "audit_importance", table6, needs_weights=True),
     Item("audit_independence", "Audit: independence", "audit_independence", audit_independence, needs_weights=True),
@@ -320,11 +320,14 @@ def core(name: str) -> list[Run]:
     return [run for runs in figure4_figure6(name).values() for run in runs]
 
 
-def notebooks(name: str, weights: bool = True, trained: list[Run] | None = None) -> dict[str, tuple[str, ...]]:
+def notebooks(
+    name: str, weights: bool = True, trained: list[Run] | None = None, recorded: set[str] | None = None
+) -> dict[str, tuple[str, ...]]:
     """The notebooks of a study, each with the items that the study has.
 
     Without weights the notebooks that need them are left out, and so is the tour, which trains. With `trained`, only
-    these runs have weights; notebooks that need others are left out."""
+    these runs have weights; notebooks that need others are left out. With `recorded`, only the runs of these ids have
+    records; notebooks that would show no run are left out."""
     kept = {
         notebook: tuple(stem for stem in stems if has(name, stem) and not ITEMS[stem].by_hand)
         for notebook, stems in NOTEBOOKS.items()
@@ -333,4 +336,8 @@ def notebooks(name: str, weights: bool = True, trained: list[Run] | None = None)
     for item in (item for item in _LIST if item.needs_weights):
         if not weights or (trained is not None and not {*expected(item.stem, name)} <= {*trained}):
             left_out.add(item.notebook)
+    for notebook, stems in kept.items():
+        ids = {run.id for stem in stems for run in expected(stem, name)}
+        if recorded is not None and ids and not ids & recorded:
+            left_out.add(notebook)
     return {notebook: stems for notebook, stems in kept.items() if stems and notebook not in left_out}

@@ -147,7 +147,7 @@ def collect(runs: Iterable[Run], study: str) -> None:
 
     Reading and writing happen under a lock, so that two processes at the same time lose nothing."""
     by_id = {run.id: run for run in runs}
-    with _collecting():
+    with collecting():
         text = dict(dtype=str, keep_default_na=False)  # lines of other runs are kept to the letter
         results, history = (read_collected(name, **text) for name in ("results.csv", "history.csv"))
         records, skipped = folder_records(by_id.values(), importance=True)
@@ -168,7 +168,7 @@ def collect(runs: Iterable[Run], study: str) -> None:
 
 
 @contextmanager
-def _collecting():
+def collecting():
     """One process at a time; what a killed one has left unfinished is removed."""
     lock = FileLock(paths.DATA / ".collect.lock")
     try:
