@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 
 from cirl import paths
+from cirl.data.benchmarks import DATASETS
 from cirl.errors import invalid
 from cirl.run.config import SETTINGS, Run
 
-PARTS = {"plain": "photo", "photo": "art_painting", "street": "sketch", "print": "cartoon"}  # tiny's domain -> PACS's
 UNKNOWN = "–"
 _SIGNS = str.maketrans(  # in LaTeX
     {"±": r"$\pm$", UNKNOWN: "--", "×": r"$\times$", "≤": r"$\le$", "κ": r"$\kappa$", "τ": r"$\tau$"}
@@ -46,40 +46,43 @@ def summary(runs: pd.DataFrame, targets: list[str], value: str = "accuracy") -> 
     return out.assign(low=out["mean"] - half, high=out["mean"] + half)
 
 
-def columns_of(paper: pd.DataFrame, runs: list[Run]) -> dict[str, str]:
-    """Our targets, and the column of the paper's table that each stands for (`PARTS`, otherwise by position)."""
-    domains = [column for column in paper if column in _ALL_DOMAINS]
-    ours = runs[0].settings.domains
-    parts = {domain: domain for domain in ours} if set(ours) == set(domains) else dict(zip(ours, domains, strict=True))
-    if runs[0].dataset == "tiny" and set(domains) == set(PARTS.values()):
-        parts = PARTS
-    return {target: parts[target] for target in dict.fromkeys(run.target for run in runs)} | {"avg": "avg"}
+def columns_of(paper: pd.DataFrame, runs: list[Run]) -> dict[str, str | None]:
+    """Our targets and the average, each with its column in the paper's table.
+
+    On stand-in data a target has none: only the averages stand side by side."""
+    same = {*runs[0].settings.domains} == {*_domains(paper)}
+    targets = dict.fromkeys(run.target for run in runs)
+    return {target: target if same else None for target in targets} | {"avg": "avg"}
 
 
-def compare(ours: pd.DataFrame, paper: pd.DataFrame, rows: list[str], columns: dict[str, str]) -> pd.DataFrame:
+def compare(ours: pd.DataFrame, paper: pd.DataFrame, rows: list[str], columns: dict[str, str | None]) -> pd.DataFrame:
     """One line per cell of the page: ours (a `summary`), the paper's (rows as index), and the difference.
 
     `columns` is that of `columns_of`. No difference is taken between different data sets."""
-    domains = [theirs for theirs in columns.values() if theirs != "avg"]
-    if len(domains) < sum(column in _ALL_DOMAINS for column in paper):
+    same = all(columns.values())
+    domains = [target for target in columns if target != "avg"]
+    if same and len(domains) < len(_domains(paper)):
         paper = paper.assign(avg=paper[domains].mean(axis=1, skipna=False))  # over our columns
     cells = pd.MultiIndex.from_product([rows, columns], names=["row", "column"])
     table = ours.set_index(["row", "column"]).reindex(cells).reset_index()
     for name, suffix in (("paper", ""), ("paper_std", "_std")):
-        theirs = paper.reindex(index=rows, columns=[column + suffix for column in columns.values()])
+        theirs = paper.reindex(index=rows, columns=[f"{column}{suffix}" for column in columns.values()])
         table[name] = theirs.to_numpy(dtype=float).ravel()
-    same = all(ours == theirs for ours, theirs in columns.items())
-    return table.assign(difference=table["mean"] - table["paper"] if same else np.nan)
+    table = table.assign(difference=table["mean"] - table["paper"] if same else np.nan)
+    table.attrs["benchmark"] = None if same else _benchmark(paper)
+    return table
 
 
-def page(table: pd.DataFrame, first: str, columns: dict[str, str], digits: int = 1) -> list[list[str]]:
+def page(table: pd.DataFrame, first: str, columns: dict[str, str | None], digits: int = 1) -> list[list[str]]:
     """A comparison as lines of cells, the header first: ours ± std (paper's) per target, then the average's details.
 
-    A column without any number is left out, and so is the average over a single target."""
+    A column without any number is left out, and so is the average over a single target. On stand-in data the paper's
+    average names its benchmark."""
     best = table.groupby("column")["mean"].max()
     kept = [column for column in columns if len(columns) > 2 or column != "avg"]
-    named = [column if column == columns[column] else f"{column} (paper: {columns[column]})" for column in kept]
-    lines = [[first, *named, "95 % CI", "n", "paper avg" if "avg" in kept else "paper", "difference"]]
+    theirs = "paper avg" if "avg" in kept else "paper"
+    theirs = f"paper avg ({benchmark})" if (benchmark := table.attrs["benchmark"]) else theirs
+    lines = [[first, *kept, "95 % CI", "n", theirs, "difference"]]
     for row in dict.fromkeys(table["row"]):
         cells = {cell.column: cell for cell in table[table["row"] == row].itertuples()}
         last = cells["avg"]
@@ -110,6 +113,15 @@ def number(value: float, digits: int, sign: str = "") -> str:
 def interval(low: float, high: float, digits: int = 1, sign: str = "") -> str:
     """The ends of an interval in brackets, or a dash if they are unknown."""
     return UNKNOWN if pd.isna(low) else f"[{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"
+
+
+def _domains(paper):
+    return [column for column in paper if column in _ALL_DOMAINS]
+
+
+def _benchmark(paper):
+    """The title of the data set that a table of the paper is about."""
+    return next(data.title for name, data in DATASETS.items() if {*SETTINGS[name].domains} == {*_domains(paper)})
 
 
 def _latex(cell):
