@@ -807,6 +807,17 @@ def test_a_claim_is_in_the_list_once_and_compares_rows_that_its_item_has(name):
             assert {row.removesuffix(", first epoch") for row in named} <= rows, claim
 
 
+def test_the_draws_of_eq_16_are_held_against_the_released_ones(workspace):
+    rows = catalog.rows("table01", "digits")
+    pairs = zip(rows["CIRL (draws of Eq. 16)"], rows["CIRL"], strict=True)
+    for more, (equation, released) in zip((0.5, 1.5, 1.0, 1.0), pairs, strict=False):
+        record(released, 70)
+        record(equation, 70 + more)
+    (found,) = [each for each in claims.verdicts("digits", "table01") if "Eq. 16" in each.claim.text]
+    assert found.claim.control and found.claim.text == "CIRL (draws of Eq. 16) is above CIRL on Digits-DG (convnet)"
+    assert (found.word, found.interval, found.n) == ("holds", "+1.0 [+0.4, +1.6]", 4)
+
+
 def test_one_comparison_under_several_items_is_one_claim():
     found = {verdict.claim.text: verdict.items for verdict in claims.verdicts("tiny")}
     assert found["CIRL attends to the object more than DeepAll"] == ("figure4", "figure6")

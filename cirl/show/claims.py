@@ -239,6 +239,8 @@ def _results(study):
             yield Claim(item, f"CIRL is above {rival} {where}", "CIRL", rival)
         if "Mix" in catalog.rows(item, study):
             yield Claim(item, f"CIRL is above its own augmentation alone, Mix, {where}", "CIRL", "Mix", control=True)
+        for row in study_of(study).more_recipes:
+            yield Claim(item, f"{row} is above CIRL {where}", row, "CIRL", control=True)
 
 
 def _attention(study):
