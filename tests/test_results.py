@@ -245,6 +245,7 @@ def test_a_comparison_shows_ours_the_papers_and_the_difference(workspace):
     assert (cell["mean"], cell["paper"]) == (76.25, 79.94) and cell["difference"] == pytest.approx(-3.69)
     text = tables.markdown(tables.page(table, "Method", columns))
     assert "| DeepAll | **80.0** (77.6) |" in text and "| CIRL | – (86.1) |" in text and "-3.7 |" in text
+    assert "| paper avg | difference |" in text  # the same data: no benchmark is named
 
 
 def test_on_stand_in_data_only_the_averages_stand_side_by_side(recorded):
