@@ -1,15 +1,21 @@
-"""What the committed records of `tiny` must show: a run that has not converged decides nothing."""
+"""What is committed: a run that has not converged decides nothing, and figures/ shows what data/ holds."""
 
 from pathlib import Path
 
+import nbformat
 import pandas as pd
 import pytest
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
+from cirl import paths
 from cirl.methods.table import LABELS
 from cirl.run.config import Run, settings
+from cirl.show import claims, page
 from cirl.study import catalog, records
 
 ROOT = Path(__file__).parent.parent
+STUDIES = ("tiny", "digits", "lite")
 NOT_MET = {  # method -> its change over the last fifth of the epochs
     "mix": "+0.54 over three seeds",
     "mixup": "+0.78 over three seeds",
@@ -69,3 +75,43 @@ def test_the_page_of_methods_explains_the_line_of_chance_only_where_it_is_drawn(
     accuracies = pd.read_csv(ROOT / "figures" / "tiny" / "methods.csv")[[*settings("tiny").domains]]
     caption = (ROOT / "figures" / "tiny" / "methods.md").read_text(encoding="utf-8")
     assert ("dotted: chance" in caption) == bool(accuracies.min().min() < 30)
+
+
+def drawn_from_records():
+    """Each study with its notebooks that need neither weights nor data."""
+    ids = {*pd.read_csv(ROOT / "data" / "results.csv", usecols=["id"])["id"]}
+    for study in STUDIES:
+        for notebook, stems in catalog.notebooks(study, weights=False, recorded=ids).items():
+            if any(catalog.expected(stem, study) for stem in stems):
+                yield pytest.param(study, notebook, stems, id=f"{study}-{notebook}")
+
+
+@pytest.mark.parametrize("study, notebook, stems", drawn_from_records())
+def test_a_committed_item_says_what_the_records_give(study, notebook, stems, tmp_path, monkeypatch):
+    """Otherwise an item keeps old numbers when records or code change. The text is compared, not the picture."""
+    plt.switch_backend("agg")
+    monkeypatch.setattr(paths, "FIGURES", tmp_path / "figures")
+    monkeypatch.setattr(paths, "RUNS", tmp_path / "runs")  # a checkout has none
+    monkeypatch.setattr(Figure, "savefig", lambda *_, **__: None)
+    values = {}
+    for cell in nbformat.read(ROOT / "notebooks" / f"{notebook}.ipynb", 4).cells:
+        if cell.cell_type == "code":
+            exec(compile(cell.source, notebook, "exec"), values)
+            values |= {"study": study} if "parameters" in cell.metadata.get("tags", []) else {}
+    plt.close("all")
+    for file in (f"{stem}.{kind}" for stem in stems for kind in ("md", "csv") if kind in catalog.ITEMS[stem].kinds):
+        ours, committed = (folder / "figures" / study / file for folder in (tmp_path, ROOT))
+        assert ours.read_text(encoding="utf-8") == committed.read_text(encoding="utf-8"), file
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_committed_scoreboard_says_what_the_records_give(study, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "RUNS", tmp_path / "runs")
+    found = claims.frame(claims.verdicts(study)).to_csv(index=False, float_format="%.6g")
+    assert found == (ROOT / "figures" / study / "claims.csv").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("study", [*STUDIES, None])
+def test_a_committed_report_shows_the_committed_items(study):
+    file = ROOT / "figures" / (study or "") / "report.html"
+    assert (page.page(study) if study else page.page()) == file.read_text(encoding="utf-8")

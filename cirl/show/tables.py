@@ -46,40 +46,35 @@ def summary(runs: pd.DataFrame, targets: list[str], value: str = "accuracy") -> 
     return out.assign(low=out["mean"] - half, high=out["mean"] + half)
 
 
-def columns_of(paper: pd.DataFrame, runs: list[Run]) -> dict[str, str | None]:
-    """Our targets and the average, each with its column in the paper's table.
+def compare(found: pd.DataFrame, paper: pd.DataFrame, rows: dict[str, list[Run]]) -> pd.DataFrame:
+    """One line per cell of the page: ours (a `summary` of the records), the paper's (rows as index), the difference.
 
-    On stand-in data a target has none: only the averages stand side by side."""
+    On stand-in data only the averages stand side by side, and no difference is taken."""
+    runs = [run for row in rows.values() for run in row]
+    targets = list(dict.fromkeys(run.target for run in runs))
     same = {*runs[0].settings.domains} == {*_domains(paper)}
-    targets = dict.fromkeys(run.target for run in runs)
-    return {target: target if same else None for target in targets} | {"avg": "avg"}
-
-
-def compare(ours: pd.DataFrame, paper: pd.DataFrame, rows: list[str], columns: dict[str, str | None]) -> pd.DataFrame:
-    """One line per cell of the page: ours (a `summary`), the paper's (rows as index), and the difference.
-
-    `columns` is that of `columns_of`. No difference is taken between different data sets."""
-    same = all(columns.values())
-    domains = [target for target in columns if target != "avg"]
-    if same and len(domains) < len(_domains(paper)):
-        paper = paper.assign(avg=paper[domains].mean(axis=1, skipna=False))  # over our columns
+    if same and len(targets) < len(_domains(paper)):
+        paper = paper.assign(avg=paper[targets].mean(axis=1, skipna=False))  # over our targets
+    theirs = paper if same else paper.filter(regex="^avg")
+    columns = [*targets, "avg"]
     cells = pd.MultiIndex.from_product([rows, columns], names=["row", "column"])
-    table = ours.set_index(["row", "column"]).reindex(cells).reset_index()
+    table = summary(found, targets).set_index(["row", "column"]).reindex(cells).reset_index()
     for name, suffix in (("paper", ""), ("paper_std", "_std")):
-        theirs = paper.reindex(index=rows, columns=[f"{column}{suffix}" for column in columns.values()])
-        table[name] = theirs.to_numpy(dtype=float).ravel()
+        values = theirs.reindex(index=list(rows), columns=[f"{column}{suffix}" for column in columns])
+        table[name] = values.to_numpy(dtype=float).ravel()
     table = table.assign(difference=table["mean"] - table["paper"] if same else np.nan)
     table.attrs["benchmark"] = None if same else _benchmark(paper)
     return table
 
 
-def page(table: pd.DataFrame, first: str, columns: dict[str, str | None], digits: int = 1) -> list[list[str]]:
+def page(table: pd.DataFrame, first: str, digits: int = 1) -> list[list[str]]:
     """A comparison as lines of cells, the header first: ours ± std (paper's) per target, then the average's details.
 
     A column without any number is left out, and so is the average over a single target. On stand-in data the paper's
     average names its benchmark."""
     best = table.groupby("column")["mean"].max()
-    kept = [column for column in columns if len(columns) > 2 or column != "avg"]
+    columns = list(dict.fromkeys(table["column"]))
+    kept = columns if len(columns) > 2 else columns[:1]
     theirs = "paper avg" if "avg" in kept else "paper"
     theirs = f"paper avg ({benchmark})" if (benchmark := table.attrs["benchmark"]) else theirs
     lines = [[first, *kept, "95 % CI", "n", theirs, "difference"]]

@@ -82,10 +82,11 @@ def load_history(rows: dict[str, list[Run]]) -> pd.DataFrame:
     """One row per epoch of the finished runs of an item, with the item's row and the run's seed and target."""
     runs = {run.id: run for _, run in pairs(rows)}
     histories, skipped = _folder_histories(runs.values())
-    collected = dict(iter(read_collected("history.csv").groupby("id", sort=False)))
-    for name in runs.keys() - histories.keys() & collected.keys():
+    collected = read_collected("history.csv")
+    wanted = collected[collected["id"].isin(runs.keys() - histories.keys())]
+    for name, epochs in wanted.groupby("id", sort=False):
         try:
-            histories[name] = _checked_history(collected[name])
+            histories[name] = _checked_history(epochs)
         except UserError as error:
             skipped[name] = f"history.csv: {error}"
     parts = []
