@@ -86,7 +86,8 @@ def drawn_from_records():
                 yield pytest.param(study, notebook, stems, id=f"{study}-{notebook}")
 
 
-@pytest.mark.parametrize("study, notebook, stems", drawn_from_records())
+@pytest.mark.parametrize("study, notebook, stems", [*drawn_from_records()])
+@pytest.mark.filterwarnings("error")
 def test_a_committed_item_says_what_the_records_give(study, notebook, stems, tmp_path, monkeypatch):
     """Otherwise an item keeps old numbers when records or code change. The text is compared, not the picture."""
     plt.switch_backend("agg")

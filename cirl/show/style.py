@@ -54,7 +54,8 @@ def dots(ax: Axes, table: pd.DataFrame, marks: str = "oD^sv", measured: Containe
 
     A row without numbers is labelled `missing`, or `undefined` if it is among the measured."""
     for column, mark in zip(table, marks, strict=False):
-        look: dict[str, Any] = dict(marker=mark, s=36, zorder=3, edgecolors="white", linewidths=0.5)
+        look: dict[str, Any] = dict(marker=mark, s=36, zorder=3, linewidths=0.5)
+        look |= {} if mark == "|" else dict(edgecolors="white")
         ax.scatter(table[column].astype(float), range(len(table)), c=[color(row) for row in table.index], **look)
         ax.scatter([], [], c="#444444", label=column, **look)
     for place in np.flatnonzero(table.isna().all(axis=1)).tolist():
