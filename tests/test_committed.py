@@ -17,7 +17,7 @@ from cirl.study import catalog, records
 ROOT = Path(__file__).parent.parent
 STUDIES = ("tiny", "digits", "lite")
 AS_COMMITTED = pytest.mark.skipif(
-    any((ROOT / "data" / "runs").glob("*/metrics.json")), reason="`make` has drawn figures/ from the runs of this checkout"
+    any((ROOT / "data" / "runs").glob("*/metrics.json")), reason="`make` has drawn figures/ from the runs found here"
 )
 NOT_MET = {  # method -> its change over the last fifth of the epochs
     "mix": "+0.54 over three seeds",
@@ -121,4 +121,4 @@ def test_a_committed_scoreboard_says_what_the_records_give(study, tmp_path, monk
 @pytest.mark.parametrize("study", [*STUDIES, None])
 def test_a_committed_report_shows_the_committed_items(study):
     file = ROOT / "figures" / (study or "") / "report.html"
-    assert (page.page(study) if study else page.page()) == file.read_text(encoding="utf-8")
+    assert page.page(study) == file.read_text(encoding="utf-8")
