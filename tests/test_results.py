@@ -870,6 +870,15 @@ def test_a_claim_without_runs_is_folded_on_the_page(recorded):
     assert "CIRL is above FACT on tiny" in folded and "CIRL is above DeepAll on tiny" not in folded
 
 
+def test_the_page_over_all_studies_says_which_study_a_claim_rests_on(recorded):
+    rows = catalog.rows("table01", "digits")
+    for run in (*rows["DeepAll"], *rows["CIRL"]):
+        record(run, 70 + 5 * (run.method == "cirl") + run.seed)
+    line = r"<td>CIRL is above DeepAll on Digits-DG.*?</td>.*?<td>Table 1{}</td>\s*</tr>"
+    assert re.search(line.format(r" \(digits\)"), page.page(), re.S)
+    assert re.search(line.format(""), page.page("digits"), re.S)
+
+
 def test_the_counts_are_a_sentence():
     found = [verdict([1.0, 2.0, 3.0, 2.0]), verdict([]), verdict([1.0, -1.0]), verdict([1.0, 2.0], control=True)]
     assert claims.counts(found) == (

@@ -48,6 +48,7 @@ class Verdict:
     high: float
     n: int
     moving: tuple[str, ...] = ()  # the sides that have not converged, with their late change
+    study: str = ""
 
     @property
     def word(self) -> str:
@@ -131,15 +132,16 @@ def verdicts(study: str, item: str | None = None) -> list[Verdict]:
                 values[place].attrs.clear()  # pandas copies them at every operation
             if claim.item not in late:
                 late[claim.item] = records.late_changes(records.load_history(catalog.rows(claim.item, study)))
-            merged[claim.text] = judge(claim, values[place], late[claim.item])
+            merged[claim.text] = replace(judge(claim, values[place], late[claim.item]), study=study)
     return list(merged.values())
 
 
-def scoreboard(found: list[Verdict]) -> list[list[str]]:
-    """Verdicts as a table: verdict, claim, difference with interval, n, where it is made."""
+def scoreboard(found: list[Verdict], named: bool = False) -> list[list[str]]:
+    """Verdicts as a table: verdict, claim, difference with interval, n, where it is made (`named`: in which study)."""
     lines = [["Verdict", "Claim", "Paired difference [95 % interval]", "n", "Where"]]
     for verdict in sorted(found, key=lambda verdict: verdict.claim.control):
         where = ", ".join(catalog.ITEMS[item].title for item in verdict.items)
+        where += f" ({verdict.study})" if named else ""
         text = verdict.claim.text + (" (control)" if verdict.claim.control else "")
         difference = verdict.interval + verdict.note
         lines.append([f"{MARKS[verdict.word]} {verdict.word}", text, difference, str(verdict.n), where])

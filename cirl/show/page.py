@@ -54,8 +54,8 @@ def page(study: str | None = None) -> str:
         about=_about([study] if study else drawn.values()),
         provenance=_provenance(chosen),
         score=claims.counts(found),
-        scoreboard=_scoreboard([verdict for verdict in found if verdict.n]),
-        without_runs=_scoreboard([verdict for verdict in found if not verdict.n]),
+        scoreboard=_scoreboard([verdict for verdict in found if verdict.n], named=study is None),
+        without_runs=_scoreboard([verdict for verdict in found if not verdict.n], named=study is None),
         groups=groups,
         waiting=[
             (stem, catalog.title(stem, name), _why(stem, name))
@@ -159,8 +159,8 @@ def _dimmed(table):
     return html
 
 
-def _scoreboard(found):
-    return _html(tables.markdown(claims.scoreboard(found))) if found else ""
+def _scoreboard(found, named):
+    return _html(tables.markdown(claims.scoreboard(found, named))) if found else ""
 
 
 def _about(names):
