@@ -46,16 +46,17 @@ def page(study: str | None = None) -> str:
     chosen = {stem: name for stem, name in studied if name and catalog.has(name, stem)}
     drawn = {stem: name for stem, name in chosen.items() if _is_drawn(stem, name)}
     groups: dict[str, list[Section]] = {}
+    named = study is None  # say of each item and claim from which study it is
     for stem, name in drawn.items():
-        groups.setdefault(_group(stem), []).append(_section(stem, name, study is None))
+        groups.setdefault(_group(stem), []).append(_section(stem, name, named))
     found = [verdict for name in dict.fromkeys(chosen.values()) for verdict in _verdicts(name, chosen)]
     shown = dict(
         title=f"CIRL: figures and tables of the study {study}" if study else "CIRL: figures and tables",
         about=_about([study] if study else drawn.values()),
         provenance=_provenance(chosen),
         score=claims.counts(found),
-        scoreboard=_scoreboard([verdict for verdict in found if verdict.n], named=study is None),
-        without_runs=_scoreboard([verdict for verdict in found if not verdict.n], named=study is None),
+        scoreboard=_scoreboard([verdict for verdict in found if verdict.n], named),
+        without_runs=_scoreboard([verdict for verdict in found if not verdict.n], named),
         groups=groups,
         waiting=[
             (stem, catalog.title(stem, name), _why(stem, name))
